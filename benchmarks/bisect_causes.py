@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import shutil
 import sys
 import time
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -45,6 +45,7 @@ from sentinel.vocabulary.pacing import LrSchedule
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE, MORE = 15, 40  # steps that a run is trained past its cause
+LATER, BATCHES = (0, 7, 14), (1, 2, 4)  # tried until the run diverges: the cause so many steps later, more bad batches
 SMALL = (
     *("--preset", "tiny", "--seqlen", "32", "--global-batch", "16", "--clip", "0", "--lr", "3e-3"),
     *("--lr-warmup", "10", "--lr-decay", "400", "--save-interval", "10"),
@@ -62,6 +63,8 @@ EXPECTED: dict[str, frozenset[str]] = {  # cause -> what names it
 }
 IN_DATA_OR_SETTINGS = ("bad batch", "shuffled labels", "nan sample", "LR jump", "short warmup")
 RESTART, PEAKS = 40, (0.08, 0.12, 0.2, 0.3)  # a restart at this step, to a higher peak LR, without a warmup
+DECIDES = ("sentinel/plan/*bisect*.py", "sentinel/plan/probe.py", "sentinel/act/*bisect*.py", "sentinel/act/probes.py")
+JUDGES = ("sentinel/judge/**/*.py", "benchmarks/causes/*.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +85,10 @@ class Case:
     def ranks(self) -> int:
         return 2 if self.cause == "wrong gradients" else 1
 
-    def command(self, folder: Path, steps: int | None = None) -> list[str]:
+    def command(self, folder: Path, later: int = 0, batches: int = 1, *, steps: int | None = None) -> list[str]:
         run = ["-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}", "--master-port=0"]
         started = [sys.executable, *(run if self.ranks > 1 else []), "-m", "benchmarks.causes.trainer"]
-        at = RESTART if self.cause == "short warmup" else 45 + 3 * self.seed
+        at = RESTART if self.cause == "short warmup" else 45 + 3 * self.seed + later
         options = [
             *SMALL,
             *(() if self.cause == "short warmup" else ("--no-block-layernorm",)),
@@ -94,7 +97,8 @@ class Case:
         ]
         places = ["--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state")]
         ends = ["--steps", str(steps or at + MORE)]
-        return [*started, self.injected, str(at), *options, *ends, *places]
+        step = f"{at}x{batches}" if batches > 1 else str(at)
+        return [*started, self.injected, step, *options, *ends, *places]
 
 
 def main() -> int:
@@ -110,10 +114,12 @@ def main() -> int:
     asked = parser.parse_args()
     end = time.monotonic() + 60 * asked.minutes
     cases = [Case(cause=cause, seed=seed) for seed in range(1 if asked.quick else asked.seeds) for cause in asked.only]
-    if asked.minutes and any(not (asked.folder / case.name / "row.json").exists() for case in cases):
+    if asked.minutes:
         from benchmarks.causes.forked import warm
 
-        warm(asked.folder / f".warm-{os.getpid()}")
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=asked.folder) as scratch:
+            warm(Path(scratch))
     rows = list(_rows(cases, asked.folder, end))
     shown = table(rows)
     if asked.results:
@@ -125,28 +131,37 @@ def main() -> int:
 
 
 def _rows(cases: list[Case], root: Path, end: float) -> Iterator[dict[str, Any]]:
+    code = code_digest()
     for case in cases:
         folder = root / case.name
         done = folder / "row.json"
-        if not done.exists():
+        row = json.loads(done.read_text()) if done.exists() else {}
+        if row.get("code") != code:
             if time.monotonic() > end:
                 continue
-            row = one(case, folder)
+            row = one(case, folder) | {"code": code}
             done.write_text(json.dumps(row))
             print(f"{case.name}: {row['ranked'][:1] or row['reason']}", file=sys.stderr, flush=True)
-        yield json.loads(done.read_text())
+        yield row
+
+
+def code_digest() -> str:
+    """Of what decides and judges: a row of other code is no result, and its bisect is run again."""
+    files = sorted(path for pattern in (*DECIDES, *JUDGES) for path in ROOT.glob(pattern))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def one(case: Case, folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"case": case.name, "cause": case.cause, "ranked": [], "probes": []}
     row |= {"named": False, "blamed": False, "exact": None, "windows": 0.0, "unchanged": None, "reason": ""}
-    if not (folder / "state" / "incidents.jsonl").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        _diverge(case, folder)
-        if (why := put_on_record(folder)) is not None:
-            return row | {"reason": why}
-    config = load_config(_configuration(case, folder))
+    trained = folder / "trained.json"
+    if not trained.exists():
+        trained.write_text(json.dumps(_diverge(case, folder)))
+    for old in (folder / "state" / "bisect", folder / "state" / "incidents.jsonl"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+    if (why := put_on_record(folder)) is not None:
+        return row | {"reason": why}
+    config = load_config(_configuration(folder, case.command(folder, **json.loads(trained.read_text()))))
     before, began = digests(folder), time.monotonic()
     made = bisect_of(config, None)
     from benchmarks.causes.forked import Forked  # torch, and its import takes seconds
@@ -175,13 +190,21 @@ def one(case: Case, folder: Path) -> dict[str, Any]:
     }
 
 
-def _diverge(case: Case, folder: Path) -> None:
-    """Trains the run; of a short warmup at the first peak LR at which it diverges."""
+def _diverge(case: Case, folder: Path) -> dict[str, int]:
+    """Trains the run until its cause makes it diverge, and returns how that was done; of a short warmup with the first
+    peak LR at which it does."""
     if case.cause != "short warmup":
-        _train(case.command(folder), folder)
-        return
-    _train(case.command(folder, RESTART), folder)
+        for later in LATER:
+            for batches in BATCHES if case.cause == "bad batch" else (1,):
+                _begun_anew(folder)
+                _train(case.command(folder, later, batches), folder)
+                if _alarm(folder) is not None:
+                    return {"later": later, "batches": batches}
+        return {}
+    _begun_anew(folder)
+    _train(case.command(folder, steps=RESTART), folder)
     whole = folder.with_name(f"{folder.name}.before")
+    shutil.rmtree(whole, ignore_errors=True)
     folder.rename(whole)
     for peak in PEAKS:
         shutil.rmtree(folder, ignore_errors=True)
@@ -190,7 +213,13 @@ def _diverge(case: Case, folder: Path) -> None:
         OverridesFile(folder / "state" / "overrides.json").write(_restart(schedule))
         _train(case.command(folder), folder)
         if _alarm(folder) is not None:
-            return
+            break
+    return {}
+
+
+def _begun_anew(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
 
 
 def _train(command: list[str], folder: Path) -> None:
@@ -234,12 +263,13 @@ def put_on_record(folder: Path) -> str | None:
     return None
 
 
-def _configuration(case: Case, folder: Path) -> Path:
+def _configuration(folder: Path, command: list[str]) -> Path:
     path = folder / "run.toml"
     options = ["--save={checkpoints}", "--state-dir={state}", "--save-interval=0", "--steps={until_step}"]
     path.write_text(
-        f'[run]\nname = "{case.name}"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n\n'
-        f"[launcher]\ncommand = {json.dumps(case.command(folder))}\nworking_directory = {json.dumps(str(ROOT))}\n\n"
+        f'[run]\nname = "{folder.name}"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n\n'
+        f"[launcher]\ncommand = {json.dumps(command)}\n"
+        f"working_directory = {json.dumps(str(ROOT))}\n\n"
         f"[judge]\npatience_steps = {PATIENCE}\n\n"
         f'[bisect]\noptions = {json.dumps(options)}\nother_node_environment = ["NODE=other"]\n'
     )

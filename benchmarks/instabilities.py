@@ -93,16 +93,16 @@ def table(task: Task, folder: Path) -> Iterator[str]:
     """Every rung that has runs, against the baseline, or against the restart that changes nothing."""
     yield f"{date.today().isoformat()}, torch {torch.__version__}, {os.cpu_count()} CPUs; task {task.name}:"
     yield told(task)
-    first = _file(folder, task, SCRATCH["baseline"])
-    if not first.exists():
-        yield "no baseline in the folder: run it first"
+    well = _file(folder, task, SCRATCH[task.healthy])
+    if not well.exists():
+        yield f"no run of {task.healthy!r} in the folder: run it first"
         return
-    healthy = float(np.median(Group.read(first).best))
+    healthy = float(np.median(Group.read(well).best))
     yield f"ill: diverged (validation loss at full length above {OVER} x its smallest so far for 3 validations, 20"
-    yield f"steps, on end), or never well (ends above {OVER} x {healthy:.2f}, the baseline's median best); of seeds,"
-    yield "with Wilson's 95 % interval. onset: median step over the seeds that diverged. at peak: steps at the task's"
-    yield "peak LR. p fewer: McNemar, p later (onset): sign test, both exact, paired by seed, against the block's first"
-    yield "row. What it did is said within the row's own steps: a row held longer shows whether fewer stay ill."
+    yield f"steps, on end), or never well (ends above {OVER} x {healthy:.2f}, the median best of: {task.healthy}); of"
+    yield "seeds, with Wilson's 95 % interval. onset: median step over the seeds that diverged. at peak: steps at the"
+    yield "task's peak LR. p fewer: McNemar, p later (onset): sign test, exact, paired by seed, against the block's"
+    yield "first row. What it did is said within the row's own steps: a row held longer shows whether fewer stay ill."
     yield (
         f"{'rung':27}{'largest LR':>11}{'steps':>6}{'at peak':>8}{'ill':>21}{'diverged':>9}{'onset':>6}"
         f"{'LR there':>9}{'best':>6}{'final':>6}{'att. logit':>11}{'p fewer':>8}{'p later':>8}  what it did"
@@ -144,7 +144,7 @@ def _row(group: Group, baseline: Group, healthy: float) -> str:
 # ---- the sweep
 
 
-def sweep(task: Task, rates: Sequence[float], seeds: Sequence[int]) -> Iterator[str]:
+def sweep(task: Task, rates: Sequence[float], warmups: Sequence[int], seeds: Sequence[int]) -> Iterator[str]:
     """Peak LR x warmup x beta2, each a few seeds: healthy first, and then?"""
     yield f"{told(task)}; LRs and seeds as below, {task.steps} steps"
     yield (
@@ -153,9 +153,7 @@ def sweep(task: Task, rates: Sequence[float], seeds: Sequence[int]) -> Iterator[
     )
     for rate in rates:
         settings = [
-            replace(task.setting, lr=rate, warmup=warmup, beta2=beta2)
-            for warmup in (task.setting.warmup // 4, task.setting.warmup)
-            for beta2 in (0.95, 0.999)
+            replace(task.setting, lr=rate, warmup=warmup, beta2=beta2) for warmup in warmups for beta2 in (0.95, 0.999)
         ]
         training = _training(task, [s for s in settings for _ in seeds], [*seeds] * len(settings))
         made = training.train(steps=task.steps)
@@ -181,7 +179,8 @@ def tune(task: Task, seed: int) -> Iterator[str]:
     """The paper's search by `sentinel tune slw`'s own deciding function, one seed, probes of this program."""
     warmup = task.setting.warmup
     starts = tuple(start for start in (8, 16, 32) if start < task.shape.seqlen)
-    durations = tuple(sorted({max(1, int(warmup * share)) for share in (0.25, 0.5, 1, 1.5, 2, 3, 4)}))
+    longer = {warmup * times for times in (8, 16, 32) if warmup * times <= task.steps}
+    durations = tuple(sorted({max(1, int(warmup * share)) for share in (0.25, 0.5, 1, 1.5, 2, 3, 4)} | longer))
     space = Space(
         starts=starts, durations=durations, first_duration=warmup, beginning_steps=warmup // 2, horizon_steps=task.steps
     )
@@ -212,6 +211,7 @@ def main() -> None:
     parser.add_argument("--task", choices=list(TASKS), default=next(iter(TASKS)))
     parser.add_argument("--rungs", nargs="+", choices=[*SCRATCH, *RESTARTS], metavar="RUNG", help="default: all")
     parser.add_argument("--rates", nargs="+", type=float, help="peak LRs of the sweep")
+    parser.add_argument("--warmups", nargs="+", type=int, help="steps, of the sweep")
     parser.add_argument("--seeds", type=int, help="how many; default 10, in the sweep 2")
     parser.add_argument("--folder", type=Path, default=Path(".instabilities"), help="of the runs")
     asked = parser.parse_args()
@@ -224,7 +224,8 @@ def main() -> None:
                 perform(task, rung, seeds, asked.folder)
         return
     rates = asked.rates or [task.setting.lr * share for share in (0.25, 0.5, 1.0, 2.0)]
-    lines = {"sweep": lambda: sweep(task, rates, seeds), "tune": lambda: tune(task, 0)}
+    warmups = asked.warmups or (max(1, task.setting.warmup // 4), task.setting.warmup)
+    lines = {"sweep": lambda: sweep(task, rates, warmups, seeds), "tune": lambda: tune(task, 0)}
     for line in lines.get(asked.what, lambda: table(task, asked.folder))():
         print(line, flush=True)
 

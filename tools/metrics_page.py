@@ -1,4 +1,4 @@
-"""Writes docs/METRICS.md: every metric, recorded series and alert, from the metrics' table and the rule files."""
+"""Writes docs/METRICS.md: every metric and recorded series, from the metrics' table and the rule file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["page"]
 RULES = Path(__file__).parents[1] / "dashboards" / "rules"
 HEAD = """# Metrics
 
-Every metric of the trainer's hook and of `sentinel watch`, every recorded series and every alert.
+Every metric of the trainer's hook and of `sentinel watch`, and every recorded series.
 [/metrics](EXPORTER.md) says how Prometheus reaches them and how to read them; [Alerts](ALERTS.md) says what to do.
 
 This page is made from the code by `tools/metrics_page.py` (`make pages`).
@@ -36,12 +36,6 @@ From `dashboards/rules/recording.yaml`.
 
 | recorded | from |
 |---|---|"""
-ALERTS = """## Alerts
-
-From `dashboards/rules/alerts.yaml`. "after": how long the condition has to hold.
-
-| alert | severity | after |
-|---|---|---|"""
 
 
 def page() -> str:
@@ -49,14 +43,8 @@ def page() -> str:
     trainer = [f"| `{m.name}` | {m.kind} | {m.help} |" for m in all_metrics()]
     watch = [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |" for m in DAEMON_METRICS]
     recorded = [f"| `{rule['record']}` | `{' '.join(rule['expr'].split())}` |" for rule in _rules("recording.yaml")]
-    alerts = [_alert(rule) for rule in _rules("alerts.yaml")]
-    tables = ((TRAINER, trainer), (WATCH, watch), (RECORDED, recorded), (ALERTS, alerts))
+    tables = ((TRAINER, trainer), (WATCH, watch), (RECORDED, recorded))
     return "\n".join((HEAD, *("\n".join((head, *rows, "")) for head, rows in tables)))
-
-
-def _alert(rule: dict[str, Any]) -> str:
-    name = rule["alert"]
-    return f"| [{name}](ALERTS.md#{name.lower()}) | {rule['labels']['severity']} | {rule.get('for', '0s')} |"
 
 
 def _rules(name: str) -> Iterator[dict[str, Any]]:

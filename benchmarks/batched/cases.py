@@ -44,6 +44,9 @@ class Task:
     slw: tuple[int, int]
     """Start and T, of `instabilities.py tune`."""
 
+    healthy: str = "baseline"
+    """The rung whose median best loss is a healthy one."""
+
     @property
     def steps(self) -> int:
         return self.setting.warmup + self.held
@@ -94,6 +97,31 @@ TASKS: Mapping[str, Task] = {
             near=300,
             earlier=200,
             slw=(8, 1560),
+        ),
+        Task(
+            name="qknorm",
+            shape=Shape(layers=2, width=32, heads=2, seqlen=64),
+            corpus="zipf",
+            batch=8,
+            setting=Setting(lr=1.0, warmup=800, qk_norm=True),
+            held=80,
+            save_every=50,
+            near=550,
+            earlier=400,
+            slw=(8, 800),
+        ),
+        Task(
+            name="early",
+            shape=Shape(layers=2, width=32, heads=2, seqlen=64),
+            corpus="zipf",
+            batch=8,
+            setting=Setting(lr=0.03, warmup=10),
+            held=390,
+            save_every=50,
+            near=100,
+            earlier=50,
+            slw=(8, 320),
+            healthy="LR warmup x 8",
         ),
         Task(
             name="tiny",
@@ -179,6 +207,8 @@ SCRATCH: Mapping[str, Rung] = {
         Rung(name="other data order", reseed=True),
         Rung(name="LR warmup x 2", changed=_warmup(2)),
         Rung(name="LR warmup x 4", changed=_warmup(4)),
+        Rung(name="LR warmup x 8", changed=_warmup(8)),
+        Rung(name="LR warmup x 8, held longer", changed=_warmup(8), held=800),
         Rung(name="LR / 2", changed=_lr(0.5)),
         Rung(name="LR / 2, held longer", changed=_lr(0.5), held=400),
         Rung(name="LR / 4", changed=_lr(0.25)),
@@ -188,6 +218,8 @@ SCRATCH: Mapping[str, Rung] = {
         Rung(name="clip 0.25", changed=_with(clip=0.25)),
         Rung(name="weight decay 0.1", changed=_with(weight_decay=0.1)),
         Rung(name="eps 1e-6", changed=_with(eps=1e-6)),
+        Rung(name="qk LayerNorm, held longer", changed=_with(qk_norm=True), held=400),
+        Rung(name="z-loss 1e-2", changed=_with(z_loss=1e-2)),
         Rung(name="SLW, five changes", changed=_slw),
         Rung(name="SLW, T = LR warmup", changed=lambda task: _slw(task, total=task.setting.warmup)),
         Rung(name="SLW, length alone", changed=lambda task: _slw(task, schedule_alone=True)),
@@ -202,6 +234,7 @@ RESTARTS: Mapping[str, Rung] = {
         Rung(name="near: reseed", begins="near", reseed=True),
         Rung(name="near: reseed, SLW", begins="near", reseed=True, changed=_slw_again),
         Rung(name="near: warmup again x 1", begins="near", changed=_again("near", 1)),
+        Rung(name="near: warmup again x 8", begins="near", changed=_again("near", 8)),
         Rung(name="near: beta2 0.95", begins="near", changed=_with(beta2=0.95)),
         Rung(name="near: clip 0.25", begins="near", changed=_with(clip=0.25)),
         Rung(name="near: LR / 4", begins="near", changed=_lr(0.25)),

@@ -20,12 +20,17 @@ Peaks = dict[str, Tensor]
 class Models:
     """R models of one shape in one matrix (R, N). Run r of them computes what trainer_hooks.gpt's GPT does."""
 
-    def __init__(self, shape: Shape, vocabulary: int, seeds: Sequence[int]) -> None:
+    def __init__(self, shape: Shape, vocabulary: int, seeds: Sequence[int], *, qk_norm: bool = False) -> None:
+        """`qk_norm`: a LayerNorm of queries and keys (Dehghani et al. 2023, arXiv:2302.05442), which GPT has not."""
         self.shape = shape
         self.runs = len(seeds)
         first = _initial(shape, vocabulary, seeds[0])
         self.sizes = {name: p.shape for name, p in first.named_parameters()}
         rows = [torch.cat([p.detach().reshape(-1) for p in _initial(shape, vocabulary, s).parameters()]) for s in seeds]
+        if qk_norm:
+            gains = [f"blocks.{layer}.{one}_gain" for layer in range(shape.layers) for one in ("q", "k")]
+            self.sizes |= {name: torch.Size([shape.width // shape.heads]) for name in gains}
+            rows = [torch.cat([row, torch.ones(2 * shape.layers * shape.width // shape.heads)]) for row in rows]
         self.flat = torch.stack(rows)
         self.p = {name: view.requires_grad_() for name, view in self._views(self.flat).items()}
 
@@ -41,8 +46,12 @@ class Models:
         found = torch.autograd.grad(losses.sum(), list(self.p.values()))
         return torch.cat([one.reshape(self.runs, -1) for one in found], 1)
 
-    def losses(self, tokens: Tensor, peaks: Peaks | None = None, kept: Sequence[Tensor] = ()) -> Tensor:
+    def losses(
+        self, tokens: Tensor, peaks: Peaks | None = None, kept: Sequence[Tensor] = (), z_loss: float = 0.0
+    ) -> Tensor:
         """tokens (R, B, T + 1) -> (R,) mean cross entropy of each, nats. `peaks` is filled, and costs time.
+
+        `z_loss`: weight of the squared log of the softmax's sum (PaLM, arXiv:2204.02311), which is added.
 
         `kept`: random-LTD; for each layer but the first and the last the positions that it sees, (R B, K) ascending.
         """
@@ -68,6 +77,8 @@ class Models:
         if peaks is not None:
             peaks["output_logit"] = logits.detach().abs().amax((1, 2))
         each = functional.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none")
+        if z_loss:
+            each = each + z_loss * logits.logsumexp(2).square().flatten()
         return each.view(r, -1).mean(1)
 
     def _block(self, part: Mapping[str, Tensor], x: Tensor, sizes: tuple[int, int, int], peaks: Peaks | None) -> Tensor:
@@ -84,6 +95,8 @@ class Models:
         heads = self.shape.heads
         qkv = _linear(x, part, "qkv").view(r * b, t, 3, heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (R B, H, T, C/H)
+        if "q_gain" in part:
+            q, k = _per_head(q, part["q_gain"]), _per_head(k, part["k_gain"])
         if peaks is not None:
             seen = torch.ones(t, t).tril().bool()
             logits = (q @ k.transpose(2, 3)).detach().abs() / math.sqrt(q.shape[-1]) * seen
@@ -100,6 +113,11 @@ def _linear(x: Tensor, part: Mapping[str, Tensor], name: str) -> Tensor:
 def _normed(x: Tensor, part: Mapping[str, Tensor], name: str) -> Tensor:
     plain = functional.layer_norm(x, x.shape[-1:])
     return torch.addcmul(part[f"{name}.bias"][:, None], plain, part[f"{name}.weight"][:, None])
+
+
+def _per_head(x: Tensor, gain: Tensor) -> Tensor:
+    wide = gain.repeat_interleave(x.shape[0] // gain.shape[0], 0)[:, None, None]  # (R B, 1, 1, C/H)
+    return functional.layer_norm(x, x.shape[-1:]) * wide
 
 
 def _initial(shape: Shape, vocabulary: int, seed: int) -> GPT:

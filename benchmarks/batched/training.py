@@ -45,6 +45,10 @@ class Setting:
 
     batch: BatchSizeSchedule | None = None
     random_ltd: RandomLtdSchedule | None = None
+    qk_norm: bool = False
+    """A LayerNorm of queries and keys; of all runs that are trained together, as is z_loss."""
+
+    z_loss: float = 0.0
     decay_tokens: int = 0
     """Where a cosine over the tokens has brought the LR to 0; 0 holds it at the peak."""
 
@@ -113,11 +117,11 @@ class Training:
         order: Callable[[int], Any] | None = None,
     ) -> None:
         """`order`: of a seed, in place of DataOrder; a curriculum."""
-        if len({(s.seqlen, s.batch, s.random_ltd) for s in settings}) > 1:
-            raise ValueError("runs that are trained together have the same lengths and batches")
+        if len({(s.seqlen, s.batch, s.random_ltd, s.qk_norm, s.z_loss) for s in settings}) > 1:
+            raise ValueError("runs that are trained together have the same lengths, batches, qk_norm and z_loss")
         self.shape, self.corpus, self.settings, self.batch = shape, corpus, list(settings), batch
         self.validate_every = validate_every
-        self.models = Models(shape, corpus.vocabulary, seeds)
+        self.models = Models(shape, corpus.vocabulary, seeds, qk_norm=settings[0].qk_norm)
         self.seeds = list(seeds)
         self.orders = [(order or partial(DataOrder, corpus.training_samples))(seed) for seed in seeds]
         flat = self.models.flat
@@ -163,7 +167,8 @@ class Training:
         rows = [self.corpus.training(order.take(state.samples, batch, state.step)[0]) for order in self.orders]
         tokens = torch.from_numpy(np.stack(rows)[..., : length + 1])
         kept = first.random_ltd.kept_tokens(state.step, length) if first.random_ltd else length
-        losses = self.models.losses(tokens, kept=self._drawn(batch, length, kept) if kept < length else ())
+        drawn = self._drawn(batch, length, kept) if kept < length else ()
+        losses = self.models.losses(tokens, kept=drawn, z_loss=first.z_loss)
         g = self.models.gradients(losses)
         self.recorded.add("loss", losses)
         with torch.no_grad():

@@ -109,7 +109,9 @@ def _loss() -> list[PanelBuilder]:
         curve(
             "Loss ratio",
             *_both("loss_ratio"),
-            about=help_of("sentinel_loss_ratio") + " Above 1.2 counts as a spike step (Li, Zhang & He 2022).",
+            Query(expr=f"sentinel_loss_ratio_all_lengths{{{SELECTED}}}", legend=f"all lengths, {_ATTEMPT}"),
+            about=help_of("sentinel_loss_ratio") + " Above 1.2 counts as a spike step (Li, Zhang & He 2022). "
+            "`all lengths`: over the smallest loss at any seqlen, as in the paper; drawn once the seqlen has changed.",
             threshold=1.2,
             dashed="/worst/",
             by_attempt=True,

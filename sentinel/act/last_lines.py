@@ -38,7 +38,7 @@ class LastLines:
         if not jobs.known or jobs.elsewhere or any(not writer.pending for writer in jobs.writers):
             return [*events]
         log = Path(jobs.last_log) if jobs.last_log is not None else self.log
-        told, since = (("stopped", None), ("troubled", "down")), max(look.run.starts_unix_s, default=None)
+        told, since = (("stopped", None), ("alert_firing", "down")), max(look.run.starts_unix_s, default=None)
         made: list[Event] = []
         for event in events:
             tells = (event["event"], event.get("topic")) in told

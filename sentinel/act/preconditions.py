@@ -10,7 +10,7 @@ from typing import Literal
 
 from sentinel.act.file_activity import modified_unix_s
 from sentinel.act.neighbours import Launcher
-from sentinel.adapters.checkpoints import Claim
+from sentinel.adapters.checkpoints import QUARANTINE, Claim
 from sentinel.adapters.journal import Beginning
 from sentinel.adapters.witnesses import elsewhere, user_name
 
@@ -40,6 +40,9 @@ def faults(
     yield from _of_owners(state_dir, checkpoints)
     if (claimed := Claim(checkpoints, state_dir).problem()) is not None:
         yield Fault(claimed)
+    quarantine = checkpoints / QUARANTINE
+    if quarantine.exists() and quarantine.stat().st_dev != checkpoints.stat().st_dev:  # known before a race is run
+        yield Fault(f"{quarantine} is on another filesystem than {checkpoints}: a rename can't get there")
     if source == "journal":
         yield from _of_state(state_dir, checkpoints)
     started = [newest.started] if newest is not None else []

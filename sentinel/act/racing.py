@@ -17,7 +17,7 @@ from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.past import evidence
 from sentinel.act.probes import ProbeJob
-from sentinel.adapters.checkpoints import QUARANTINE, Adoptions, Checkpoints, event_files, journals_of
+from sentinel.adapters.checkpoints import Adoptions, Checkpoints, event_files, journals_of, probe_folder
 from sentinel.adapters.checkpoints.copies import place_checkpoint
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.state_files import Approvals, OverridesFile
@@ -126,7 +126,7 @@ class Racing:
         Adoptions(near.checkpoints.folder).adopt(folder / "checkpoints", action.after_step, action.tag, files, **which)
 
     def _folder(self, incident: str, probe: str) -> Path:
-        return self.near.checkpoints.folder / QUARANTINE / incident / "race" / probe
+        return probe_folder(self.near.checkpoints.folder, incident, probe)
 
     def _entry(self, incident: Incident, race: Race, entrant: Rollback) -> _Entry:
         folder = self._folder(incident.id, entrant.id).resolve()

@@ -35,7 +35,7 @@ class Watch:
     paging_problem: Callable[[], str | None] = lambda: None
     last_lines: LastLines = field(default_factory=lambda: LastLines(None))
     last: Look | None = field(default=None, init=False)  # what the last turn saw
-    struggles: int = field(default=0, init=False)  # turns so far that had an error
+    failed_turns: int = field(default=0, init=False)  # turns so far that had an error
     _past: Past = field(default_factory=Past, init=False)
     _memory: Memory = field(default_factory=Memory, init=False)
 
@@ -65,7 +65,7 @@ class Watch:
                 raise
             self.ledger.record_all(self.last_lines.added(turn.records, look))
         self.ledger.record_all(self.last_lines.added(turn.alert_records, look))
-        self._memory, self.struggles = turn.memory, self.struggles + turn.struggles
+        self._memory, self.failed_turns = turn.memory, self.failed_turns + turn.failing
         return turn.outcome
 
     def failed(self, error: Exception, now_unix_s: float) -> None:
@@ -76,7 +76,7 @@ class Watch:
             log.error("the failure can't be recorded in the incident log: %s", failure)
 
     def _record_failure(self, reason: str, now_unix_s: float) -> None:
-        self.struggles += 1
+        self.failed_turns += 1
         records, self._memory = failed_look(reason, self._memory, self.policy, now_unix_s, last=self.last)
         self.ledger.record_all(records)
 

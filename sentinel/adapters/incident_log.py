@@ -12,13 +12,14 @@ from typing import Any
 
 from sentinel.bounded import DOCUMENT_BYTES, UnfitFileError, open_regular, read_document
 from sentinel.durable import os_errors_named, sync_folder
+from sentinel.plan.incident_events import with_new_names
 from sentinel.vocabulary.errors import IncidentLogError, LineError
 from sentinel.vocabulary.names import why_not_a_name
 from sentinel.vocabulary.numbers import dump_json, load_object, seconds_problem, to_number
 
 
 def checked_event(event: dict[str, Any]) -> dict[str, Any]:
-    """What every event has, and every reader of the log relies on. LineError says what is wrong."""
+    """The event, by its present names, with what every reader of the log relies on. LineError says what is wrong."""
     if not isinstance(event.get("event"), str):
         raise LineError(f"event should be a string, not {type(event.get('event')).__name__}")
     if (incident := event.get("incident")) is not None:
@@ -30,7 +31,7 @@ def checked_event(event: dict[str, Any]) -> dict[str, Any]:
         raise LineError("time_unix_s is missing")
     if (why := seconds_problem(time_unix_s)) is not None:
         raise LineError(f"time_unix_s {why}")
-    return event
+    return with_new_names(event)
 
 
 class IncidentLog:

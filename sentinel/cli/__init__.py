@@ -10,7 +10,7 @@ import io
 import sys
 
 from sentinel.durable import os_errors_named
-from sentinel.vocabulary.errors import ConfigError, SentinelError, exit_code_of
+from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, exit_code_of
 
 
 def main() -> None:
@@ -26,4 +26,9 @@ def main() -> None:
             app()
     except SentinelError as error:  # one line on stderr, and what the caller should do as the exit code
         print(f"sentinel: {error}", file=sys.stderr)  # noqa: T201 - the outermost edge of a command line
+        if isinstance(error, PermanentError):
+            from sentinel.reports.refusals import what_to_do
+
+            if (advice := what_to_do(str(error))) is not None:
+                print(f"what to do: {advice}", file=sys.stderr)  # noqa: T201
         sys.exit(exit_code_of(error))

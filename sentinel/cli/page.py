@@ -24,7 +24,7 @@ def page(
     """With --test: exit 3 when a channel did not accept the page."""
     config = find_config(run, config_dir)
     if not config.paging.channels:
-        raise ConfigError("[paging] has no channel, so no page is sent; docs/PAGING.md shows how to add one")
+        raise ConfigError("[paging] has no channel, so no page is sent; docs/CHANNELS.md shows how to add one")
     return _send_test(config) if test else _list(config)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from sentinel import bounded
+from sentinel.reports.refusals import what_to_do
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 
@@ -76,6 +77,12 @@ def print_outcomes(outcomes: list[tuple[str, str, str]], *, as_json: bool) -> No
 
 def to_stderr(line: str) -> None:
     typer.echo(line, err=True)
+
+
+def advise(refusal: str | None) -> None:
+    """Prints what the runbook says of a refusal on stderr, where it says anything."""
+    if refusal is not None and (advice := what_to_do(refusal)) is not None:
+        to_stderr(f"what to do: {advice}")
 
 
 def local_time(unix_s: float) -> str:

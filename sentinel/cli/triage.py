@@ -16,8 +16,9 @@ from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
 from sentinel.config import Config
 from sentinel.daemon.run_files import bisect_folder, clock, find_config, incident_log_of, state_dir_of
-from sentinel.daemon.sources import source_at, source_of_run
+from sentinel.daemon.sources import branches_of, source_at, source_of_run
 from sentinel.judge.reference import smoothed
+from sentinel.plan.incident_events import fold
 from sentinel.reports.bisect import reports_in
 from sentinel.reports.triage.document import document, page
 from sentinel.reports.triage.past import PageSettings, read_past
@@ -67,7 +68,8 @@ def documents(
             bisects=reports_in(bisect_folder(config)),
             run_option=run_option,
         )
-        return document(read_past(source, events), settings, now_unix_s=clock(), incident=incident)
+        past = read_past(source, events, branches_of(config, fold(events)))
+        return document(past, settings, now_unix_s=clock(), incident=incident)
 
     return made
 

@@ -1,4 +1,4 @@
-"""`sentinel tune slw`: searches a run's sequence length warmup by short real runs."""
+"""`sentinel tune`: searches the start and the duration of a run's warmup by short real runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -26,18 +26,22 @@ from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.reading import Read, read_command, read_text
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.tune.record import Life, Record
-from sentinel.tune.report import Report, deepspeed_block, ladder_rung, report_of
-from sentinel.tune.search import Task, task_of
+from sentinel.tune.report import BLOCK, Report, deepspeed_block, ladder_rung, report_of, trainer_options
+from sentinel.tune.task import SETTING, UNIT, Task, What, task_of
 from sentinel.tune.tuner import Probe, Tuner
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.training_settings import settings_of
 
 
 def tune(
-    what: Annotated[  # noqa: ARG001 - there is one so far, and the command line is an interface
-        Literal["slw"], typer.Argument(help="slw: the start and the duration of sequence length warmup.")
+    what: Annotated[
+        What,
+        typer.Argument(
+            help="slw: sequence length warmup; voc: curriculum by vocabulary rarity (d_s, T); random-ltd: r_s, T_r."
+        ),
     ],
     run: Run = None,
     config_dir: ConfigDir = RUNS,
@@ -45,7 +49,7 @@ def tune(
         int | None, typer.Option(min=1, help="Probes that may run at once; default: \\[tune] parallel.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the probes and the plot; default: STATE_DIR/tune-slw.")
+        Path | None, typer.Option(help="Folder for the probes and the plot; default: STATE_DIR/tune-WHAT.")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -54,9 +58,9 @@ def tune(
 
     config = find_config(run, config_dir)
     console = Console(stderr=True, highlight=False, width=120)
-    folder = (output or state_dir_of(config) / "tune-slw").resolve()
+    folder = (output or state_dir_of(config) / f"tune-{what}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the probes are stopped
-    report = search(config, folder, parallel=parallel, say=lambda line: console.print(line, markup=False))
+    report = search(config, folder, what, parallel=parallel, say=lambda line: console.print(line, markup=False))
     draw(report)
     if as_json:
         print_json(report.to_json())
@@ -67,9 +71,11 @@ def tune(
     return 0 if report.chosen else 1
 
 
-def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[[str], None]) -> Report:
-    text, facts = _facts(config)
-    task = task_of(config.tune, facts)
+def search(
+    config: Config, folder: Path, what: What = "slw", *, parallel: int | None, say: Callable[[str], None]
+) -> Report:
+    text, facts = _facts(config, what)
+    task = task_of(config.tune, facts, what)
     probes = _Probes(config, task, facts, text)
     with os_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,10 +92,10 @@ def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[
             sleep=time.sleep,
         )
         decision = tuner.run()
-    return report_of(config.run.name, task, decision, record.lives, folder / "tune-slw.png")
+    return report_of(config.run.name, task, decision, record.lives, folder / f"tune-{what}.png")
 
 
-def _facts(config: Config) -> tuple[str, Facts]:
+def _facts(config: Config, what: What) -> tuple[str, Facts]:
     """The run's job script ("" where it is a command), and the settings found in the script or the command."""
     launcher, name = config.launcher, config.run.name
     if launcher.kind == "elsewhere":
@@ -103,17 +109,23 @@ def _facts(config: Config) -> tuple[str, Facts]:
     else:
         text = script_text(launcher.script)
         where, read = str(launcher.script), read_text(text, name)
-    _refuse_unshortened(config, read, where)
+    _refuse_unpaced(config, read, where, what)
     return text, read.facts
 
 
-def _refuse_unshortened(config: Config, read: Read, where: str) -> None:
-    """ConfigError where the trainer would ignore the sequence lengths, so that every probe trains at full length."""
+def _refuse_unpaced(config: Config, read: Read, where: str, what: What) -> None:
+    """ConfigError where the trainer would ignore the pacing, so that every probe trains as the run does."""
     if read.program == OWN_TRAINER:
         return
+    setting = settings_of()[SETTING[what]]
     records = Journals(state_dir_of(config)).poll() if config.source.kind == "journal" else []
-    if any(isinstance(r, RunStarted) and r.seqlen_schedule is not None for r in records):
+    if any(isinstance(r, RunStarted) and getattr(r, setting.reported_as) is not None for r in records):
         return
+    if what != "slw":
+        raise ConfigError(
+            f"{where}: sentinel can't change the {setting.words} of {read.program}: no attempt of the run has reported "
+            f"a {setting.reported_as}; see docs/TUNING.md for the trainers that can"
+        )
     if read.format == "not understood":
         raise ConfigError(
             f"{where}: {read.program} can't be shortened: it takes no options that sentinel knows, and no attempt of "
@@ -142,7 +154,7 @@ class _Probes:
             folders=folders_of(config, folder, "[tune]"),
             options=lambda words: self._options(folder, words),
             environment={},
-            overrides=self._in_script(life) if config.launcher.changes_in_script else None,
+            overrides=self._in_script(life) if config.launcher.changes_in_script and self.task.what == "slw" else None,
         )
         return Probe(folder, *neighbours_of_probe(config, trainer, folder, self.text), life, self.task)
 
@@ -163,7 +175,16 @@ _STOPPED = {"fluctuates": "when it fluctuated", "calm": "at the horizon", "not n
 
 def table_of(report: Report) -> Table:
     table = Table(title=f"Probes of {report.run}, horizon {report.task.space.horizon_steps} steps")
-    for heading in ("start", "T", "steps", "tokens", "perplexity max / best before", "verdict", "stopped", "seed"):
+    for heading in (
+        f"start, {UNIT[report.task.what]}",
+        "T",
+        "steps",
+        "tokens",
+        "perplexity max / best before",
+        "verdict",
+        "stopped",
+        "seed",
+    ):
         table.add_column(heading, justify="left" if heading in ("verdict", "stopped") else "right")
     for row in report.probes:
         ratio = row.max_perplexity_ratio
@@ -193,9 +214,11 @@ def summary_of(report: Report) -> str:
     )
     if chosen is None:
         return f"No pacing found: {report.reason}.\n{remark}{cost}"
-    block = dump_json({"curriculum_learning": deepspeed_block(task, chosen)}, indent=2)
+    block = dump_json({BLOCK[task.what]: deepspeed_block(task, chosen)}, indent=2)
+    taken_by = "up to 0.19.7, and Megatron-DeepSpeed" if task.what == "slw" else "what was tuned; the rest is the run's"
     return (
-        f"Start {chosen.start}, T {chosen.total_steps}: {report.reason}.\n{remark}\n"
-        f"For the run's TOML:\n\n{ladder_rung(chosen)}\n"
-        f"For a DeepSpeed JSON (up to 0.19.7, and Megatron-DeepSpeed):\n\n{block}\n\n{cost}"
+        f"Start {chosen.start} {UNIT[task.what]}, T {chosen.total_steps}: {report.reason}.\n{remark}\n"
+        f"For the run's TOML:\n\n{ladder_rung(task, chosen)}\n"
+        f"For a new run of the reference trainer:\n\n{trainer_options(task, chosen)}\n\n"
+        f"For a DeepSpeed JSON ({taken_by}):\n\n{block}\n\n{cost}"
     )

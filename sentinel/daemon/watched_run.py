@@ -134,7 +134,7 @@ class Watched:
         watching, parts = self._assembled()
         metrics = self._metrics or self._take_over(parts)
         self._waits_for = None
-        now_unix_s, began_s, struggles, done = clock(), monotonic(), watching.struggles, None
+        now_unix_s, began_s, failures, done = clock(), monotonic(), watching.failed_turns, None
         try:
             done = watching.tick(now_unix_s)
         except SentinelError:
@@ -142,7 +142,7 @@ class Watched:
         except Exception as error:  # unexpected: the daemon goes on with the next turn
             log.exception("this turn failed; the next one looks again")
             watching.failed(error, now_unix_s)
-        failed = watching.struggles > struggles
+        failed = watching.failed_turns > failures
         metrics.turn(watching, done, took_s=monotonic() - began_s, late_s=late_s, failed=failed)
         parts.paging.follow()
         if done is None and not self._shared.once and self._lock is not None:

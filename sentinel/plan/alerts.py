@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan import early_warning
+from sentinel.plan.alert_state import Alert, Severity, alert_states, unsettled, updated
 from sentinel.plan.incident import Event
 from sentinel.plan.incident_events import event
 from sentinel.plan.liveness import hindered, life_of
@@ -14,9 +15,8 @@ from sentinel.plan.look import Look, Memory, Turn
 from sentinel.plan.observation import Life
 from sentinel.plan.policy import Policy
 from sentinel.plan.restart import bad_start_alert
-from sentinel.plan.trouble import Alert, Severity, troubles_of, unsettled, updated
 
-_UNKNOWN_S = 60.0  # seconds for which the state of a job that trains well may be unknown before a person is told
+_UNKNOWN_S = 60.0  # seconds for which the state of a job that trains well may be unknown before a person is alerted
 _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
 
@@ -26,7 +26,7 @@ def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...
     kind, within_s = look.verdict.kind, policy.confirm_within_s
     blind = look.verdict.reason if kind is VerdictKind.BLIND else None
     alerts = [
-        *_struggling(look, policy),
+        *_watch_failing(look, policy),
         Alert(topic="paging", reason=look.paging_problem),
         Alert(topic="blind", reason=blind, severity="warning", within_s=within_s),
     ]
@@ -48,8 +48,8 @@ def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...
 def with_alerts(turn: Turn, alerts: tuple[Alert, ...], look: Look) -> Turn:
     """The turn with what is due of the alerts, and with its memory of what is wrong. What an earlier daemon has told,
     and the log does not say to be over, goes on."""
-    troubles = {**troubles_of(look.events), **turn.memory.troubles}
-    records, memory = _recorded(alerts, replace(turn.memory, troubles=troubles), look.run.now_unix_s)
+    states = {**alert_states(look.events), **turn.memory.alert_states}
+    records, memory = _recorded(alerts, replace(turn.memory, alert_states=states), look.run.now_unix_s)
     return replace(turn, alerts=alerts, alert_records=records, memory=memory)
 
 
@@ -57,32 +57,32 @@ def failed_look(
     reason: str, memory: Memory, policy: Policy, now_unix_s: float, *, last: Look | None
 ) -> tuple[tuple[Event, ...], Memory]:
     """What is to be recorded where a look itself failed, and nothing is known; and what is remembered of it."""
-    return _recorded((_struggle(reason, last, policy),), memory, now_unix_s)
+    return _recorded((_failing(reason, last, policy),), memory, now_unix_s)
 
 
 def _recorded(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[Event, ...], Memory]:
-    troubles, due, over = updated(memory.troubles, alerts, now_unix_s)
+    states, due, over = updated(memory.alert_states, alerts, now_unix_s)
     lasted = ((t.topic, f"it lasted {now_unix_s - t.since_unix_s:.0f} s") for t in over)
-    records = [event("relieved", None, topic=topic, reason=reason) for topic, reason in lasted]
+    records = [event("alert_resolved", None, topic=topic, reason=reason) for topic, reason in lasted]
     for t in due:
         facts = {"topic": t.topic, "severity": t.severity, "reason": t.reason, "since_unix_s": t.since_unix_s}
-        records.append(event("troubled", None, **facts))
-    return tuple(records), replace(memory, troubles=troubles)
+        records.append(event("alert_firing", None, **facts))
+    return tuple(records), replace(memory, alert_states=states)
 
 
-def _struggling(look: Look, policy: Policy) -> tuple[Alert, ...]:
+def _watch_failing(look: Look, policy: Policy) -> tuple[Alert, ...]:
     jobs = look.run.jobs
     if look.failure is not None:
-        return (_struggle(look.failure.reason, look, policy),)
+        return (_failing(look.failure.reason, look, policy),)
     if not jobs.known and not jobs.elsewhere:
-        return (_struggle(f"job state unknown: {jobs.why_unknown}", look, policy),)
+        return (_failing(f"job state unknown: {jobs.why_unknown}", look, policy),)
     known = not unsettled(look.events, look.run.now_unix_s, within_s=policy.confirm_within_s)
-    return (Alert(topic="struggling"),) if known else ()
+    return (Alert(topic="watch_failing"),) if known else ()
 
 
-def _struggle(reason: str, look: Look | None, policy: Policy) -> Alert:
+def _failing(reason: str, look: Look | None, policy: Policy) -> Alert:
     severity: Severity = "critical" if look is not None and look.run.open_incident else "warning"
-    return Alert(topic="struggling", reason=reason, severity=severity, within_s=policy.confirm_within_s)
+    return Alert(topic="watch_failing", reason=reason, severity=severity, within_s=policy.confirm_within_s)
 
 
 def _unknown(look: Look, policy: Policy) -> Alert:

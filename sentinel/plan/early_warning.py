@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from sentinel.plan.actions import KINDS, AskForSave
+from sentinel.plan.alert_state import Alert, alert_states
 from sentinel.plan.look import Look
 from sentinel.plan.policy import Policy
-from sentinel.plan.trouble import Alert
 
 _SAVES_APART_STEPS = 1000  # Steps between two saves that are asked for, whatever is warned of
 _FRESH_STEPS = 50  # Steps within which a checkpoint is new enough: no save is asked for
 
 
 def alert(look: Look, policy: Policy) -> Alert:
+    """Each warning is told once: after a rollback one from before the target is in force again."""
     warning = look.series.warning if policy.warn != "off" else None
-    return Alert(topic="early_warning", reason=None if warning is None else warning.reason, severity="warning")
+    reason = None if warning is None else warning.reason
+    lasts = "early_warning" in alert_states(look.events)
+    told = any(
+        e["event"] == "alert_firing" and (e["topic"], e["reason"]) == ("early_warning", reason) for e in look.events
+    )
+    return Alert(topic="early_warning", reason=None if told and not lasts else reason, severity="warning")
 
 
 def warned_pin(look: Look, policy: Policy) -> str | None:

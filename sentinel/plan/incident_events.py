@@ -11,6 +11,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     rung_skipped            a rung that can't be carried out (rung, hypothesis, reason): the next one is tried
     race_begun  rungs that are tried side by side (entrants: decisions; until_step, gpu_hours)
     race_ended  why, and what it leaves to the run (winner: probe, tag, global_step; or null), or that none ran (void)
+    bisect_begun, bisect_ended      a rung asks for the cause (rung, newest_attempt); what was found (reason, gpu_hours)
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for an undo
     applied     every action of the decision has been seen done
@@ -19,7 +20,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     rung_failed the restart diverged again, or did not recover (reason, proof)
     stopped     sentinel does not act on this incident any more and asks for a person (reason)
     purged      a person had its quarantine deleted: it can't be undone any more
-    troubled, relieved      no divergence, and a person has to know: a job that is gone; that it is over (topic, reason)
+    alert_firing, alert_resolved    beside the incidents, such as a job that is gone; that it is over (topic, reason)
     start_audited           whether an attempt goes on with the run (attempt, verdict, fault, reason, checks)
     closed      outcome: recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
 """
@@ -35,6 +36,7 @@ from sentinel.plan.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident import (
     PROOFS,
     Adoption,
+    Bisected,
     Event,
     Incident,
     Proof,
@@ -53,9 +55,19 @@ from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, shown, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides
 
+_EVENTS = {"troubled": "alert_firing", "relieved": "alert_resolved"}  # names in older logs, and what they are now
+_TOPICS = {"struggling": "watch_failing"}
+
 
 def event(kind: str, incident: str | None, **facts: Any) -> Event:
     return {"event": kind, "incident": incident, **facts}
+
+
+def with_new_names(written: Event) -> dict[str, Any]:
+    """An event of the incident log with the names that events and topics have now."""
+    kind, topic = written["event"], written.get("topic")
+    new = {"event": _EVENTS.get(kind, kind), **({} if topic is None else {"topic": _TOPICS.get(topic, topic)})}
+    return {**written, **new}
 
 
 def opened(
@@ -170,7 +182,7 @@ def _take(incidents: dict[str, Incident], event: Event) -> None:
             rollback.taken_back |= event["rollback"] in (None, rollback.id)
         return
     _of_incident(incident, kind, event)
-    _of_race(incident, kind, event)
+    _of_probes(incident, kind, event)
     if kind == "closed":
         for other in incidents.values():
             if other.ignored in {r.id for r in incident.rollbacks} and other.status != "closed":
@@ -209,8 +221,12 @@ def _of_incident(incident: Incident, kind: str, event: Event) -> None:
             incident.purged = True
 
 
-def _of_race(incident: Incident, kind: str, event: Event) -> None:
-    if kind == "race_begun":
+def _of_probes(incident: Incident, kind: str, event: Event) -> None:
+    if kind == "bisect_begun":
+        incident.bisect = Bisected(after_attempt=event["newest_attempt"])
+    elif kind == "bisect_ended" and incident.bisect is not None:
+        incident.bisect = replace(incident.bisect, over=event["reason"], gpu_hours=event["gpu_hours"])
+    elif kind == "race_begun":
         time_unix_s, facts = float(event["time_unix_s"]), {key: event[key] for key in ("until_step", "gpu_hours")}
         incident.races.append(Race(entrants=tuple(_decided(e, time_unix_s) for e in event["entrants"]), **facts))
     elif kind == "race_ended":

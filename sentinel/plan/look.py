@@ -12,13 +12,13 @@ from sentinel.judge.recovery_check import Recovery
 from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import Action
+from sentinel.plan.alert_state import Alert, AlertState
 from sentinel.plan.baseline import OnsetReadings
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Event, Incident, Rollback
 from sentinel.plan.observation import RunState
 from sentinel.plan.race import Standing
 from sentinel.plan.start_audit import StartAudit
-from sentinel.plan.trouble import Alert, Trouble
 
 
 class Outcome(IntEnum):
@@ -37,7 +37,7 @@ class Memory:
     plateaus: frozenset[int] = frozenset()  # first steps of the plateaus that were logged
     turns: int = 0
     looked_again: bool = False  # whether the last turn did nothing, since its look took too long
-    troubles: Mapping[str, Trouble] = field(default_factory=dict)  # topic -> what is wrong, told or not
+    alert_states: Mapping[str, AlertState] = field(default_factory=dict)  # topic -> what is wrong, alerted or not
     verified_for: frozenset[str] = frozenset()  # digests of approvals whose target was read once more since
     previews: Mapping[str, str | None] = field(default_factory=dict)  # digest -> why the job script can't carry it
 
@@ -100,9 +100,9 @@ class Turn:
     memory: Memory = field(default_factory=Memory)  # for the next look
 
     @property
-    def struggles(self) -> bool:
-        """Whether something went wrong in it that is tried again."""
-        return any(alert.topic == "struggling" and alert.reason is not None for alert in self.alerts)
+    def failing(self) -> bool:
+        """Whether something failed in it that is tried again."""
+        return any(alert.topic == "watch_failing" and alert.reason is not None for alert in self.alerts)
 
 
 def started_for(look: Look, rollback: Rollback) -> Attempt | None:

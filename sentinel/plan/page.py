@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any
 
+from sentinel.plan.alert_state import Severity
 from sentinel.plan.incident import Event
+from sentinel.plan.page_topics import WHAT_TO_DO
 from sentinel.plan.sentences import sentence
-from sentinel.plan.trouble import Severity, TroubleTopic
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
 
 RUNBOOK = "docs/PAGING.md"
 _FORM = Form(error=LineError, ignores_unknown=True)
-
-# what a page is about; each has its heading on the page that `runbook` leads to
-TOPICS = ("divergence", "approval", *get_args(TroubleTopic), "ended", "test")
 
 _TOLD: Mapping[str, tuple[str, Severity]] = {
     "opened": ("divergence", "warning"),
@@ -42,7 +40,7 @@ class Page:
 
     run: str
     incident: str | None  # None for what belongs to no incident
-    topic: str  # one of TOPICS
+    topic: str  # a key of WHAT_TO_DO, or one of an older version
     severity: Severity  # of a resolved page: the highest that its key had
     summary: str  # one sentence
     details: Mapping[str, Any]
@@ -73,7 +71,8 @@ class Page:
     def text(self) -> str:
         details = self.details.items()
         facts = [f"{key}: {value if isinstance(value, str) else dump_json(value)}" for key, value in details]
-        return "\n".join([self.title, *facts, f"what to do: {self.runbook}"])
+        advice = WHAT_TO_DO.get(self.topic)
+        return "\n".join([self.title, *facts, *([advice] if advice else []), f"what to do: {self.runbook}"])
 
     def to_json(self) -> dict[str, Any]:
         of_itself = ("severity", "topic", "run", "incident", "summary", "details", "runbook", "time_unix_s")
@@ -95,7 +94,7 @@ def page_from_json(data: Mapping[str, Any]) -> Page:
 def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:
     """The page that one event is; None for what can wait until morning, and for what a person began themselves."""
     kind = event["event"]
-    if kind in ("troubled", "relieved"):
+    if kind in ("alert_firing", "alert_resolved"):
         topic, severity = event["topic"], event.get("severity", "warning")
     else:
         topic, severity = _TOLD.get(kind) or (_OVER.get(kind), "warning")
@@ -113,7 +112,7 @@ def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:
         details=details,
         runbook=f"{runbook}#{topic}",
         time_unix_s=float(event["time_unix_s"]),
-        resolved=kind in _OVER or kind == "relieved",
+        resolved=kind in _OVER or kind == "alert_resolved",
     )
 
 

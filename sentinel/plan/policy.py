@@ -1,4 +1,4 @@
-"""What sentinel may do by itself (mode, ladder, budgets), and the bounds of `sentinel tune slw`."""
+"""What sentinel may do by itself (mode, ladder, budgets), and the bounds of `sentinel tune`."""
 
 from __future__ import annotations
 
@@ -103,6 +103,8 @@ class Policy:
     act; a start of which too little is known is let go on."""
 
     def __post_init__(self) -> None:
+        if len(bisects := [rung.name for rung in self.ladder if rung.bisect]) > 1:
+            raise ConfigError(f"[policy] ladder: {' and '.join(map(repr, bisects))} bisect: one rung can")
         for span in self.quiet_hours:
             if not _SPAN.fullmatch(span):
                 raise ConfigError(f"quiet_hours: {span!r} should be two times of day, as '22:00-06:00'")
@@ -125,14 +127,22 @@ class Tuning:
     """What a person says of the search. Whatever is left out follows from the run's LR warmup and its full length."""
 
     starts: Annotated[tuple[int, ...], AT_LEAST_1] = ()
-    """Starts to try, tokens per sample, ascending; default 8, 16, 32 … below the full length. Billions of parameters
-    are as a rule begun at 64: leave the smaller ones out there."""
+    """Starts to try for `slw` and `random-ltd`, tokens per sample, ascending; default 8, 16, 32 … below the full
+    length. Billions of parameters are as a rule begun at 64: leave the smaller ones out there."""
+
+    voc_starts: Annotated[tuple[int, ...], AT_LEAST_1] = ()
+    """Starts to try for `voc`, per cent of the samples, ascending, below 100; default 1, 2, 5, 10, 20 and 40."""
+
+    voc_index: str = ""
+    """Folder that `sentinel-data analyze --metric voc` made of the run's data, as the trainer sees it; `voc` needs
+    it."""
 
     difficulty_step: Annotated[int, AT_LEAST_1] = 8
     """Lengths are rounded down to multiples of it: 8 for fp16's tensor cores, 16 for int8."""
 
     durations: Annotated[tuple[int, ...], AT_LEAST_1] = ()
-    """Candidates for T in steps, ascending; default 1, 2, 3, 4, 6, 8, 12, 16, 20, 24 and 32 times the LR warmup."""
+    """Candidates for T in steps, ascending; default 1, 2, 3, 4, 6, 8, 12, 15, 20, 24, 30, 36, 48, 64, 90 and 128
+    times the LR warmup."""
 
     first_duration: Annotated[int | None, AT_LEAST_1] = None
     """T of the first probes; default the longest of the durations that is at most 4 times the LR warmup."""

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import PointLatest, PrepareJob, StartJob, StopJob, VerifyCheckpoint
+from sentinel.plan.alert_state import Alert
 from sentinel.plan.liveness import hindered
 from sentinel.plan.look import Look, Outcome, Turn
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan, no_start, on_hold
 from sentinel.plan.start_audit import Continued, StartAudit, audits_of
-from sentinel.plan.trouble import Alert
 
 
 def restart_turn(look: Look, policy: Policy) -> Turn:

@@ -47,7 +47,7 @@ def attempt_rows(
 
 
 def _row(attempt: Attempt, incidents: tuple[Incident, ...], events: Sequence[Mapping[str, Any]]) -> AttemptRow:
-    rollbacks = {r.id: r for i in incidents for r in i.rollbacks}
+    rollbacks = {r.id: r for i in incidents for r in (*i.rollbacks, *(e for race in i.races for e in race.entrants))}
     started, minimum = attempt.started, LossMinimum()
     rollback = rollbacks.get(started.rollback) if started and started.rollback else None
     ended = next((e for e in events if e["event"] in _ENDS and e.get("attempt") == attempt.number), {})

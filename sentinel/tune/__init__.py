@@ -1,1 +1,1 @@
-"""Tuning sequence length warmup by short real runs, as its paper does it by hand."""
+"""Tuning the start and duration of a warmup by short real runs, as the papers do it by hand."""

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.tune.reading import Reading
-from sentinel.tune.search import Pacing, Task
+from sentinel.tune.search import Pacing
+from sentinel.tune.task import Task
 from sentinel.vocabulary.errors import ConfigError
 
 # Why a life has ended: its answer is known (fluctuates, calm); another probe's answer makes it idle (not needed); the

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sentinel.tune.reading import Reading
 from sentinel.tune.record import Life
-from sentinel.tune.search import Decision, Pacing, Task, is_monotone
+from sentinel.tune.search import Decision, Pacing, is_monotone
+from sentinel.tune.task import Task, What
 from sentinel.vocabulary.numbers import dump_json
 
 
@@ -53,22 +55,22 @@ class Report:
 
     @property
     def share_of_full_run(self) -> float | None:
-        """Of the tokens of one full run without SLW; of its steps where tokens are not known; None where neither is."""
+        """Of the tokens of one full run as configured, else of its steps; None where neither is known."""
         if self.task.full_tokens and self.tokens:
             return self.tokens / self.task.full_tokens
         return self.steps / self.task.full_steps if self.task.full_steps else None
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON document of `sentinel tune slw --json`."""
+        """The JSON document of `sentinel tune --json`."""
         chosen = self.chosen
         return {
             "run": self.run,
-            "chosen": None if chosen is None else self.task.schedule(chosen).to_json(),
+            "chosen": None if chosen is None else self.task.schedule(chosen),
             "reason": self.reason,
             "monotone": self.monotone,
             "searched": self.task.to_json(),
-            "toml": None if chosen is None else ladder_rung(chosen),
-            "curriculum_learning": None if chosen is None else deepspeed_block(self.task, chosen),
+            "toml": None if chosen is None else ladder_rung(self.task, chosen),
+            BLOCK[self.task.what]: None if chosen is None else deepspeed_block(self.task, chosen),
             "probes": [{name: getattr(row, name) for name in ProbeRow.__slots__} for row in self.probes],
             "cost": {
                 "steps": self.steps,
@@ -111,27 +113,61 @@ def _row(life: Life, reading: Reading, task: Task) -> ProbeRow:
     )
 
 
-def ladder_rung(pacing: Pacing) -> str:
+BLOCK: Mapping[What, str] = {"slw": "curriculum_learning", "voc": "data_efficiency", "random-ltd": "data_efficiency"}
+_HYPOTHESES: Mapping[What, str] = {
+    "slw": "long sequences are too much for weights this young",
+    "voc": "rare words are too much for weights this young",
+    "random-ltd": "the middle layers get more tokens than weights this young bear",
+}
+
+
+def ladder_rung(task: Task, pacing: Pacing) -> str:
     """The pacing as a rung of the run's ladder: TOML to paste."""
-    fields = {
-        "name": f"SLW {pacing.start}, T {pacing.total_steps}",
-        "hypothesis": "long sequences are too much for weights this young",
-        "seqlen_start": pacing.start,
-        "seqlen_total_steps": pacing.total_steps,
-    }
+    start, steps = pacing.start, pacing.total_steps
+    fields: dict[str, Any]
+    match task.what:
+        case "slw":
+            fields = {"name": f"SLW {start}, T {steps}", "seqlen_start": start, "seqlen_total_steps": steps}
+        case "random-ltd":
+            name = f"random-LTD {start}, T {steps}"
+            fields = {"name": name, "random_ltd_start": start, "random_ltd_total_steps": steps}
+        case "voc":
+            fields = {"name": f"voc {start} %, T {steps}", "curriculum_metric": "voc"}
+            fields |= {"curriculum_index": task.voc_index, "curriculum_start": start, "curriculum_total_steps": steps}
+    fields = {"name": fields.pop("name"), "hypothesis": _HYPOTHESES[task.what], **fields}
     return "[[policy.ladder]]\n" + "".join(f"{key} = {dump_json(value)}\n" for key, value in fields.items())
 
 
-def deepspeed_block(task: Task, pacing: Pacing) -> dict[str, Any]:
-    """The pacing as DeepSpeed's `curriculum_learning`, for a run from its first step.
+def trainer_options(task: Task, pacing: Pacing) -> str:
+    """The pacing as options of the reference trainer, for a run from its first step."""
+    match task.what:
+        case "slw":
+            return f"--seqlen-start {pacing.start} --seqlen-warmup-steps {pacing.total_steps}"
+        case "random-ltd":
+            return f"--random-ltd {pacing.start} {pacing.total_steps}"
+        case "voc":
+            return f"--curriculum {shlex.quote(dump_json(task.schedule(pacing)))}"
 
-    DeepSpeed 0.19.8 no longer takes the block; Megatron-DeepSpeed and DeepSpeed up to 0.19.7 do.
+
+def deepspeed_block(task: Task, pacing: Pacing) -> dict[str, Any]:
+    """The pacing as DeepSpeed's JSON has it under `BLOCK`, for a run from its first step.
+
+    DeepSpeed 0.19.8 no longer takes `curriculum_learning`; Megatron-DeepSpeed and DeepSpeed up to 0.19.7 do. Of
+    `data_efficiency` there is what was tuned alone: its files and layers are the run's.
     """
-    return {
-        "enabled": True,
-        "curriculum_type": "seqlen",
-        "min_difficulty": pacing.start,
-        "max_difficulty": task.full,
-        "schedule_type": "fixed_linear",
-        "schedule_config": {"total_curriculum_step": pacing.total_steps, "difficulty_step": task.difficulty_step},
-    }
+    paced = {"min_difficulty": pacing.start, "max_difficulty": task.full}
+    config: dict[str, Any] = {"total_curriculum_step": pacing.total_steps}
+    match task.what:
+        case "slw":
+            kind = {"schedule_type": "fixed_linear", "schedule_config": {**config, "difficulty_step": task.multiple}}
+            return {"enabled": True, "curriculum_type": "seqlen", **paced, **kind}
+        case "random-ltd":
+            steps = {"require_steps": pacing.total_steps, "seq_per_step": task.multiple}
+            kind = {"schedule_type": "fixed_linear", "schedule_config": steps}
+            schedule = {"min_value": pacing.start, "max_value": task.full, **kind}
+            return {"data_routing": {"random_ltd": {"random_ltd_schedule": schedule}}}
+        case "voc":
+            config |= {"difficulty_step": task.multiple, "root_degree": 2}
+            kind = {"schedule_type": "fixed_root", "schedule_config": config}
+            metrics = {"voc": {"difficulty_type": "percentile", **paced, **kind}}
+            return {"data_sampling": {"curriculum_learning": {"curriculum_metrics": metrics}}}

@@ -1,37 +1,29 @@
-"""What is to be tuned, and which pacing to try next: pure functions of what the probes have shown so far.
+"""Which pacing to try next: pure functions of what the probes have shown so far.
 
 (1) Raise the start until the validation perplexity does not fluctuate at the very beginning. (2) At that start, halve
 the interval between the longest duration that is known to be calm and the shortest that fluctuates. A probe serves
 both: the one that shows a calm beginning goes on to the horizon, and is the first of the second question.
 
-Source: Li, Zhang & He 2022, section 4, "tuning strategy" (arXiv:2108.06084). What happens where no duration at all is
+Source: Li, Zhang & He 2022, section 4, "tuning strategy" (arXiv:2108.06084); Li et al. 2022, section 4.1
+(arXiv:2212.03597), takes it for the start and the duration of a curriculum. What happens where no duration at all is
 calm at the start that the beginning has led to is not said there: here the start is raised once more.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from sentinel.jobscript.derived import total_steps, warmup_steps
-from sentinel.jobscript.facts import Facts
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.pacings import with_slw
-from sentinel.plan.policy import Tuning
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
-from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pacing:
-    """One candidate: `fixed_linear` from a start to the full length."""
+    """One candidate: from a start to all there is."""
 
-    start: int  # Tokens per sample at the first step
-    total_steps: int  # T, optimizer steps from start to full length
+    start: int  # At the first step; in tokens per sample, or in per cent of the samples
+    total_steps: int  # T, optimizer steps from the start to all
 
     def __str__(self) -> str:
         return f"start {self.start}, T {self.total_steps}"
@@ -41,7 +33,7 @@ class Pacing:
 class Space:
     """Where is searched, and for how long one looks."""
 
-    starts: tuple[int, ...]  # Tokens per sample, ascending, all below the full length
+    starts: tuple[int, ...]  # Ascending, all below what a schedule ends at
     durations: tuple[int, ...]  # Candidates for T in optimizer steps, ascending
     first_duration: int  # T of the first probes; one of the durations
     beginning_steps: int  # A fluctuation up to this step rejects the start, not T
@@ -173,97 +165,3 @@ def is_monotone(space: Space, seen: Mapping[Pacing, Seen]) -> bool:
         if False in told and True in told[told.index(False) :]:
             return False
     return True
-
-
-# x LR warmup. The papers' answers, at a warmup of 3K steps: 20K, 60K and 110K for 117M, 45K and 270K for 1.5B
-_DURATIONS = (1, 2, 3, 4, 6, 8, 12, 15, 20, 24, 30, 36, 48, 64, 90, 128)
-_FIRST = 4  # A few multiples of the LR warmup
-_HORIZON = 3  # Multiples of the LR warmup that are risky; the paper looked at 10K steps where the warmup had 3K
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One run's search, whole: two of the same task may share their probes."""
-
-    space: Space
-    full: int  # Full length, tokens per sample
-    difficulty_step: int
-    fluctuation: float
-    validate_every: int  # Steps between two validations, which the reference trainer is told
-    lr_warmup_steps: int
-    full_steps: int | None = None  # Optimizer steps of one full run without SLW; None where it is not known
-    full_tokens: int | None = None  # Tokens of one full run; None where that is not known
-
-    def schedule(self, pacing: Pacing) -> SeqlenSchedule:
-        """The pacing as the trainer performs it, from its first step on."""
-        return FixedLinear(
-            start=pacing.start, full=self.full, total_steps=pacing.total_steps, multiple=self.difficulty_step
-        )
-
-    def overrides(self, pacing: Pacing) -> Overrides:
-        """A probe's overrides.json: the pacing from scratch, and nothing else of the run changed, its seed neither."""
-        return Overrides(
-            incident="tune",
-            rollback=f"start{pacing.start}-T{pacing.total_steps}",
-            anchor=Anchor(global_step=0, consumed_samples=0, consumed_tokens=0),
-            standing=TrainingSettings(seqlen=self.schedule(pacing)),
-        )
-
-    def overrides_in_script(self, pacing: Pacing, own: Baseline) -> Overrides:
-        """The same with all that the sequence length changes in the run of a job script, whose settings are `own`."""
-        overrides = self.overrides(pacing)
-        return replace(overrides, standing=with_slw(replace(overrides.standing, lr=own.lr), own, overrides.anchor))
-
-    def to_json(self) -> dict[str, Any]:
-        """What decides about an answer, as the record of a search begins with it."""
-        return {
-            **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.space).items()},
-            "full_seqlen": self.full,
-            "difficulty_step": self.difficulty_step,
-            "fluctuation": self.fluctuation,
-            "validate_every": self.validate_every,
-        }
-
-
-def task_of(tuning: Tuning, facts: Facts) -> Task:
-    """The search that the settings ask for, at the run that the facts describe. ConfigError names what is missing."""
-    warmup = tuning.lr_warmup_steps or _whole(warmup_steps(facts))
-    full = tuning.full_seqlen or facts.seq_length
-    if not warmup:
-        raise ConfigError("the run's LR warmup is not to be seen, or there is none: [tune] lr_warmup_steps can say it")
-    if full is None:
-        raise ConfigError("the run's full length is not to be seen: [tune] full_seqlen can say it")
-    doublings = (tuning.difficulty_step << power for power in range(full.bit_length()))
-    starts = tuning.starts or tuple(start for start in doublings if start < full)
-    if not starts or starts[-1] >= full:
-        raise ConfigError(f"[tune] starts: each should be below the full length {full}, and there should be one")
-    durations = tuning.durations or tuple(factor * warmup for factor in _DURATIONS)
-    few = [duration for duration in durations if duration <= _FIRST * warmup] or [min(durations)]
-    beginning = tuning.beginning_steps or warmup
-    every = tuning.validate_every or max(1, beginning // 4)
-    steps = _whole(total_steps(facts))
-    horizon = math.ceil((tuning.horizon_steps or _HORIZON * warmup) / every) * every
-    if steps is not None and horizon > steps:
-        raise ConfigError(f"[tune] horizon_steps: the run has {steps} steps, and the probes would need {horizon}")
-    space = Space(
-        starts=starts,
-        durations=durations,
-        first_duration=tuning.first_duration or few[-1],
-        beginning_steps=min(beginning, horizon),
-        horizon_steps=horizon,
-    )
-    batch = facts.global_batch_size
-    return Task(
-        space=space,
-        full=full,
-        difficulty_step=tuning.difficulty_step,
-        fluctuation=tuning.fluctuation,
-        validate_every=every,
-        lr_warmup_steps=warmup,
-        full_steps=steps,
-        full_tokens=None if steps is None or batch is None else steps * batch * full,
-    )
-
-
-def _whole(number: float | None) -> int | None:
-    return None if number is None else round(number)

@@ -11,9 +11,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from sentinel.act.probes import ProbeJob
 from sentinel.tune.reading import Reading
 from sentinel.tune.record import Life, Record, Why
-from sentinel.tune.search import Decision, Pacing, Seen, Task, decide
+from sentinel.tune.search import Decision, Pacing, Seen, decide
+from sentinel.tune.task import SETTING, Task
 from sentinel.vocabulary.errors import PermanentError, TemporaryError
 from sentinel.vocabulary.sample import Record as Line
+from sentinel.vocabulary.training_settings import settings_of
 
 
 @dataclass
@@ -42,10 +44,11 @@ class Probe(ProbeJob):
             raise PermanentError(
                 f"the probe of {pacing} has resumed from step {started.resumed_from} instead of beginning from scratch"
             )
-        wanted = self.task.schedule(pacing).to_json()
-        if started.seqlen_schedule is not None and started.seqlen_schedule != wanted:
+        setting, wanted = settings_of()[SETTING[self.task.what]], self.task.schedule(pacing)
+        reported = getattr(started, setting.reported_as)
+        if reported is not None and reported != wanted:
             raise PermanentError(
-                f"the probe of {pacing} runs with the sequence lengths {started.seqlen_schedule} instead of {wanted}"
+                f"the probe of {pacing} runs with another {setting.words}, {reported}, instead of {wanted}"
             )
 
 

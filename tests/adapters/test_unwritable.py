@@ -68,8 +68,8 @@ def test_an_event_is_recorded_although_its_page_can_not_be_written_and_that_is_a
         ours.leave(0.0)
     events = recorded(folder)
     assert ("opened", None) in events
-    assert ("troubled", "paging") in events
-    assert events.index(("opened", None)) < events.index(("troubled", "paging"))
+    assert ("alert_firing", "paging") in events
+    assert events.index(("opened", None)) < events.index(("alert_firing", "paging"))
     assert list((folder / "s" / "pages" / "chat").iterdir()) == []
 
 
@@ -78,7 +78,7 @@ def test_a_channel_that_can_not_be_written_holds_up_no_other_and_is_made_up_for_
     for name in ("pages/chat", "pages/phone"):
         (folder / "s" / name).mkdir(parents=True)
     pages = folder / "s" / "pages"
-    event = {"event": "troubled", "incident": None, "topic": "down", "severity": "critical", "reason": "it is gone"}
+    event = {"event": "alert_firing", "incident": None, "topic": "down", "severity": "critical", "reason": "it is gone"}
     with unprivileged(folder, "s/pages", "s/pages/chat"):
         paging = wiring.paging_of(config, wiring.neighbours_of(config))
         paging.append({**event, "time_unix_s": 1.0, "since_unix_s": 1.0})

@@ -151,16 +151,16 @@ def test_two_attempts_that_train_at_once_page_a_person_until_one_is_gone(tmp_pat
     (attempts / "0002.jsonl").write_text(encode(started) + "\n")
     goes_on(2, 1)
     assert ours.turn(0.0)
-    assert not told("troubled")
+    assert not told("alert_firing")
     goes_on(1, 6)
     assert ours.turn(0.0)
     goes_on(1, 11)
     assert ours.turn(0.0)
-    (page,) = told("troubled")
+    (page,) = told("alert_firing")
     assert '"severity": "critical"' in page
     with (attempts / "0001.jsonl").open("a") as journal:
         end = RunFinished(attempt=1, global_step=15, time_unix_s=time.time(), reason="sigterm")
         journal.write(encode(end) + "\n")
     assert ours.turn(0.0)
-    assert len(told("relieved")) == 1
+    assert len(told("alert_resolved")) == 1
     ours.leave(1.0)

@@ -94,6 +94,20 @@ def test_the_largest_attention_logit_is_that_of_the_queries_and_keys() -> None:
         assert peaks["attention_logit"][run].item() == pytest.approx(seen.item(), rel=1e-4)
 
 
+def test_a_layernorm_of_queries_and_keys_bounds_the_attention_logits_and_a_z_loss_is_added() -> None:
+    models, tokens = Models(SHAPE, 32, [0, 1], qk_norm=True), torch.randint(32, (2, 3, 17))
+    peaks: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        models.p["blocks.0.qkv.weight"] *= 1000
+        models.p["blocks.1.k_gain"][1] *= 3
+        without = models.losses(tokens, peaks)
+        models.p["norm.weight"].zero_()  # all output logits are 0, the softmax's sum is the vocabulary
+        plain, with_z = models.losses(tokens), models.losses(tokens, z_loss=0.5)
+    assert peaks["attention_logit"][0] <= math.sqrt(8) < peaks["attention_logit"][1] <= 3 * math.sqrt(8)
+    assert (with_z - plain).tolist() == pytest.approx([0.5 * math.log(32) ** 2] * 2)
+    assert without.isfinite().all()
+
+
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     whole = trained([SETTING], [3], steps=8)
     first = trained([SETTING], [3], steps=4)

@@ -49,7 +49,7 @@ def test_saves_after_a_start_that_loaded_another_state_are_not_certified(tmp_pat
     events = IncidentLog(tmp_path / "state" / "incidents.jsonl").read()
     told = next(e for e in events if e["event"] == "start_audited")
     assert (told["attempt"], told["verdict"], told["fault"]) == (2, "not continued", "wrong checkpoint")
-    page = next(e for e in events if e["event"] == "troubled" and e["topic"] == "bad_start")
+    page = next(e for e in events if e["event"] == "alert_firing" and e["topic"] == "bad_start")
     assert page["severity"] == "critical"
     assert "that of step 80, not of step 100" in page["reason"]
     whole, spoilt = asked(config, "checkpoints", "--json")

@@ -59,6 +59,12 @@ def test_tune_refuses_a_trainer_that_can_not_be_shortened(tmp_path: Path, comman
     assert not (tmp_path / "search").exists()
 
 
+def test_tune_refuses_a_trainer_whose_curriculum_it_can_not_change(tmp_path: Path) -> None:
+    config = configured(tmp_path, '[launcher]\ncommand = ["python", "pretrain_gpt.py", "--train-iters=100"]\n')
+    with pytest.raises(ConfigError, match=r"the curriculum of pretrain_gpt.py: no attempt .* has reported"):
+        search(config, tmp_path / "search", "voc", parallel=None, say=print)
+
+
 def test_tune_takes_a_trainer_that_has_reported_its_sequence_lengths(tmp_path: Path) -> None:
     config = configured(tmp_path, '[launcher]\ncommand = ["python", "mine.py"]\n')
     (tmp_path / "state" / "attempts").mkdir(parents=True)

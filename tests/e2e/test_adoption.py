@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident import Adoption, Race
 from sentinel.plan.incident_events import event, race_begun
 from sentinel.vocabulary.overrides import Once
@@ -106,11 +109,64 @@ def test_the_winner_s_checkpoints_events_and_journal_are_the_run_s(raced: Path, 
     assert not inventory(raced) - inventory(adopted)  # what the ill attempt had saved lies in the quarantine
 
 
-def test_undo_of_an_adoption_gives_back_every_byte(raced: Path, adopted: Path, tmp_path: Path) -> None:
+def test_undo_after_the_adopted_run_has_trained_on_gives_back_every_byte_and_keeps_what_came_after(
+    raced: Path, adopted: Path, tmp_path: Path
+) -> None:
     run = copy_run(adopted, tmp_path.resolve() / "run")
+    later = run / "checkpoints" / "global_step80"
+    shutil.copytree(run / "checkpoints" / "global_step60", later)
+    (later / "mp_rank_00_model_states.pt").write_bytes(b"trained on")
+    (run / "checkpoints" / "latest").write_text("global_step80")
+    write_events(run / "tensorboard", range(61, 81), ".q")
+    at = {"attempt": 3, "time_unix_s": 90.0}
+    lines = [RunStarted(**at, run="small", rollback="incident-1-r1", resumed_from=60, parent_attempt=2)]
+    lines += [Sample(**at, global_step=step, loss=2.0, seqlen=32) for step in range(61, 81)]
+    lines += [RunFinished(**at, global_step=80, reason="finished")]
+    (run / "state" / "attempts" / "0003.jsonl").write_text("".join(encode(line) + "\n" for line in lines))
+    before = inventory(run)
     assert as_a_process(run, UNDO)[0] == 0
     assert live(run) == live(raced)
+    assert not before - inventory(run)
     assert not inventory(raced) - inventory(run)
+    aside = run / ROOM / "incident-1-r1-undone"
+    assert sorted(p.name for p in aside.glob("global_step*")) == ["global_step40", "global_step60", "global_step80"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs takes root")
+def test_a_quarantine_on_another_filesystem_is_refused_before_anything_is_raced_or_moved(
+    raced: Path, tmp_path: Path
+) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    room, before = run / "checkpoints" / ".sentinel-quarantine", live(run)
+    mount, umount = (str(shutil.which(name)) for name in ("mount", "umount"))
+    if subprocess.run([mount, "-t", "tmpfs", "none", str(room)], capture_output=True, check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        code, said = as_a_process(run, WATCH)
+    finally:
+        subprocess.run([umount, str(room)], check=True)
+    assert (code, live(run)) == (2, before)
+    assert f"{room} is on another filesystem than {run / 'checkpoints'}: a rename can't get there" in said
+    assert [i.rollbacks for i in incidents(run)] == [[]]
+
+
+@pytest.mark.full
+def test_undo_of_a_race_that_goes_on_stops_its_probes_and_then_purge_clears_them(raced: Path, tmp_path: Path) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    log = run / "state" / "incidents.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))  # as before it had ended
+    purge, probe = ("purge", "incident-1", "--yes"), LocalJobs(run / OWN)
+    probe.start(["sleep", "600"], cwd=run, extra_env={}, log_path=run / OWN / "job.log")
+    try:
+        assert as_a_process(run, purge)[0] == 2
+        assert as_a_process(run, UNDO)[0] == 0
+        assert probe.writers() == ()
+    finally:
+        probe.stop(grace_s=1)
+    assert [(i.status, i.outcome) for i in incidents(run)] == [("closed", "undone")]
+    assert live(run) == live(raced)
+    assert as_a_process(run, purge)[0] == 0
+    assert not (run / ROOM).exists()
 
 
 @pytest.mark.full
@@ -171,6 +227,7 @@ def _but_overrides(files: dict[str, str]) -> dict[str, str]:
 
 WHY_NOT = why_not()
 steps = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+TMPFS = Path("/dev/shm")  # noqa: S108 - no file of a known name is made there
 
 
 @steps
@@ -180,6 +237,34 @@ def test_an_adoption_that_is_killed_is_carried_out_or_taken_back(
 ) -> None:
     point = Point(call=call, path=path, number=number)
     assert _struck(raced, adopted, point, then, tmp_path.resolve() / "run", as_a_process) == []
+
+
+@steps
+@pytest.mark.full
+@pytest.mark.skipif(not TMPFS.is_dir(), reason=f"no {TMPFS} here to be another filesystem")
+def test_an_adoption_across_filesystems_is_killed_within_a_copy_carried_out_and_undone(
+    raced: Path, adopted: Path, tmp_path: Path
+) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    with tempfile.TemporaryDirectory(dir=TMPFS) as other:
+        if Path(other).stat().st_dev == run.stat().st_dev:
+            pytest.skip(f"{TMPFS} is no other filesystem than {tmp_path}")
+        text = (run / "run.toml").read_text()
+        for name, key in (("state", "state_dir"), ("tensorboard", "tensorboard")):
+            shutil.copytree(run / name, Path(other, name))
+            shutil.rmtree(run / name)
+            (run / name).symlink_to(Path(other, name))  # for what this test reads
+            text = text.replace(f'{key} = "{name}"', f'{key} = "{other}/{name}"')
+        (run / "run.toml").write_text(text)
+        copied = Point(call="rename", path=f"{other}/tensorboard/.{EVENTS}.sentinel-adopting", number=1)
+        assert strike(run, WATCH, copied, "KILL").struck
+        assert as_a_process(run, WATCH)[0] == 4  # its command is `false`
+        assert _but_overrides(live(run)) == _but_overrides(live(adopted))
+        assert (run / "state" / "attempts" / "0002.jsonl").read_text() == (
+            run / OWN / "attempts" / "0002.jsonl"
+        ).read_text()
+        assert as_a_process(run, UNDO)[0] == 0
+        assert live(run) == live(raced)
 
 
 @steps

@@ -97,7 +97,7 @@ def test_nothing_is_taken_for_gone_before_it_was_silent_for_so_long_and_then_it_
         pass
     (run / "end").unlink()
     ran = sentinel(run, "watch", within_s=25)
-    told = [e for e in events(run) if e["event"] == "troubled" and e["topic"] == "unknown"]
+    told = [e for e in events(run) if e["event"] == "alert_firing" and e["topic"] == "unknown"]
     assert attempts(run) > 1, ran.stderr
     assert not told or "job state unknown" in told[0]["reason"]
 
@@ -161,7 +161,7 @@ def test_a_trainer_that_has_no_room_for_its_samples_is_not_taken_for_one_that_ha
             ended.set()
             hook.join()
         assert trainer.poll() is None, ran.stderr
-    assert not [e for e in events(run) if e["event"] in ("intent", "troubled")]
+    assert not [e for e in events(run) if e["event"] in ("intent", "alert_firing")]
 
 
 @pytest.mark.full
@@ -256,7 +256,7 @@ def test_nothing_is_stopped_or_started_while_two_attempts_of_the_run_train(run: 
         until(lambda: attempts(run) == 2)
         watch = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
         try:
-            until(lambda: any(e["event"] == "troubled" and e["topic"] == "overlap" for e in events(run)))
+            until(lambda: any(e["event"] == "alert_firing" and e["topic"] == "overlap" for e in events(run)))
             (run / "nan2").touch()
             until(lambda: any(e["event"] == "opened" for e in events(run)))
             time.sleep(5.0)
@@ -266,7 +266,7 @@ def test_nothing_is_stopped_or_started_while_two_attempts_of_the_run_train(run: 
             watch.terminate()
             said = watch.communicate(timeout=60)[1]
         assert (first.poll(), second.poll()) == (None, None), said
-    (page,) = [e for e in events(run) if e["event"] == "troubled" and e["topic"] == "overlap"]
+    (page,) = [e for e in events(run) if e["event"] == "alert_firing" and e["topic"] == "overlap"]
     assert page["severity"] == "critical"
     assert "attempts 1 (process " in page["reason"]
     assert "nothing is started while two attempts train" in said

@@ -308,9 +308,9 @@ def test_slurm_that_does_not_answer_is_told_once_and_its_return_too(tmp_path: Pa
         (tmp_path / "up").touch()
         until(lambda: len(web.requests) >= 2)
     first, second = web.documents[:2]
-    assert (first["key"], first["status"]) == ("tr8/struggling", "firing")
+    assert (first["key"], first["status"]) == ("tr8/watch_failing", "firing")
     assert "Slurm does not answer" in first["summary"]
-    assert (second["key"], second["status"]) == ("tr8/struggling", "resolved")
+    assert (second["key"], second["status"]) == ("tr8/watch_failing", "resolved")
 
 
 def test_a_job_that_is_gone_and_not_started_again_is_told(tmp_path: Path, web: Receiver) -> None:

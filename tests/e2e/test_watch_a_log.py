@@ -150,4 +150,4 @@ def test_a_log_that_goes_silent_has_stalled_once_a_second_witness_says_so(run: P
             check=False,
         )
         assert watched.returncode == 1
-    assert [event["event"] for event in events(run)] == ["troubled"]  # a hang is not a divergence
+    assert [event["event"] for event in events(run)] == ["alert_firing"]  # a hang is not a divergence

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.page import TOPICS, Page, page_for, page_from_json, pages, trial_page
+from sentinel.plan.alert_state import AlertTopic
+from sentinel.plan.page import Page, page_for, page_from_json, pages, trial_page
+from sentinel.plan.page_topics import WHAT_TO_DO
 from sentinel.vocabulary.numbers import dump_json, load_object
 
 DECISION = {
@@ -35,12 +37,14 @@ STOPPED = event("stopped", reason="rollback budget of 3 is spent")
 CLOSED = event("closed", outcome="recovered", reason="past the onset, and better than before")
 
 
-def troubled(topic: str = "struggling", time_unix_s: float = 1000.0, severity: str = "warning") -> dict[str, Any]:
-    return event("troubled", time_unix_s, None, topic=topic, severity=severity, reason="no answer", since_unix_s=50.0)
+def firing(topic: str = "watch_failing", time_unix_s: float = 1000.0, severity: str = "warning") -> dict[str, Any]:
+    return event(
+        "alert_firing", time_unix_s, None, topic=topic, severity=severity, reason="no answer", since_unix_s=50.0
+    )
 
 
-def relieved(topic: str = "struggling", time_unix_s: float = 2000.0) -> dict[str, Any]:
-    return event("relieved", time_unix_s, None, topic=topic, reason="it lasted 1950 s")
+def resolved(topic: str = "watch_failing", time_unix_s: float = 2000.0) -> dict[str, Any]:
+    return event("alert_resolved", time_unix_s, None, topic=topic, reason="it lasted 1950 s")
 
 
 @pytest.mark.parametrize(
@@ -66,8 +70,8 @@ def relieved(topic: str = "struggling", time_unix_s: float = 2000.0) -> dict[str
             "contradicts incident-1-r1, which did not take effect: seed",
         ),
         (CLOSED, "tr8/incident-1/divergence", "resolved", "warning", "closed, recovered"),
-        (troubled("down", severity="critical"), "tr8/down", "firing", "critical", "no answer"),
-        (relieved("down"), "tr8/down", "resolved", "warning", "it lasted 1950 s"),
+        (firing("down", severity="critical"), "tr8/down", "firing", "critical", "no answer"),
+        (resolved("down"), "tr8/down", "resolved", "warning", "it lasted 1950 s"),
     ],
 )
 def test_what_concerns_somebody_is_a_page(
@@ -77,7 +81,7 @@ def test_what_concerns_somebody_is_a_page(
     assert page is not None
     assert (page.key, page.status, page.severity) == (key, status, severity)
     assert says in page.summary
-    assert page.topic in TOPICS
+    assert page.topic in WHAT_TO_DO
     assert page.runbook == f"docs/PAGING.md#{page.topic}"
     assert "overrides" not in page.details
 
@@ -103,7 +107,7 @@ def test_the_question_to_a_person_says_how_it_is_answered() -> None:
 
 
 def test_the_end_of_an_incident_ends_all_that_was_told_of_it() -> None:
-    told = [page for _, page in pages([OPENED, troubled(), PROPOSED, CLOSED], "tr8")]
+    told = [page for _, page in pages([OPENED, firing(), PROPOSED, CLOSED], "tr8")]
     ends = [(page.key, page.severity) for page in told if page.resolved]
     assert ends == [("tr8/incident-1/divergence", "warning"), ("tr8/incident-1/approval", "critical")]
 
@@ -113,7 +117,7 @@ def test_an_end_has_the_severity_that_its_story_had_so_that_it_finds_the_same_ch
     assert (last.resolved, last.severity) == (True, "critical")
 
 
-@given(st.lists(st.sampled_from([OPENED, BY_HAND, PROPOSED, STOPPED, CLOSED, troubled(), relieved()]), max_size=12))
+@given(st.lists(st.sampled_from([OPENED, BY_HAND, PROPOSED, STOPPED, CLOSED, firing(), resolved()]), max_size=12))
 def test_nothing_ends_that_was_not_told(events: list[dict[str, Any]]) -> None:
     firing: set[str] = set()
     for number, page in pages(events, "tr8"):
@@ -131,7 +135,7 @@ def test_nothing_ends_that_was_not_told(events: list[dict[str, Any]]) -> None:
         Page,
         run=st.text(min_size=1),
         incident=st.none() | st.text(min_size=1),
-        topic=st.sampled_from(TOPICS),
+        topic=st.sampled_from(sorted(WHAT_TO_DO)),
         severity=st.sampled_from(["warning", "critical"]),
         summary=st.text(),
         details=st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.integers())),
@@ -152,3 +156,9 @@ def test_a_log_of_another_version_is_told_as_well_as_may_be() -> None:
 
 def test_a_test_page_says_that_nothing_is_wrong() -> None:
     assert "nothing is wrong" in trial_page("tr8", 1.0).text
+
+
+def test_each_topic_of_the_alerts_says_what_to_do() -> None:
+    assert set(get_args(AlertTopic)) | {"divergence", "approval", "ended", "test"} == set(WHAT_TO_DO)
+    (page,) = [page for _, page in pages([firing("stalled")], "tr8")]
+    assert "py-spy dump" in page.text

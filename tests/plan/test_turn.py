@@ -417,7 +417,7 @@ def test_a_failure_that_needs_a_person_stops_the_incident_and_without_one_the_wa
 def test_a_turn_that_failed_does_nothing_more() -> None:
     turn = next_turn(look(verdict=DIVERGED, incidents=None, failure=Failure(reason="squeue timed out")), ACT)
     assert (turn.records, turn.actions, turn.outcome, turn.message) == ((), (), None, None)
-    assert turn.struggles
+    assert turn.failing
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from typing import Any
 
 from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run, mark_in, resubmission, with_own_head
 from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.alert_state import alert_states, is_due, unsettled
 from sentinel.plan.annotations import marks, onset_steps, overlays
 from sentinel.plan.decision import Wanted, plan_by_hand
 from sentinel.plan.incident import overrides_to_json
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident_events import fold, with_new_names
 from sentinel.plan.observation import JobsSeen
 from sentinel.plan.page import page_from_json, pages
 from sentinel.plan.sentences import story
-from sentinel.plan.trouble import is_due, troubles_of, unsettled
 from sentinel.vocabulary.errors import IncidentLogError
 from tests.plan.drawn_situations import Drawn
 from tests.plan.planned_situations import short
@@ -57,11 +57,11 @@ def _of_log(events: list[dict[str, Any]]) -> Iterator[str]:
         steps = f"{over.first_step}..{over.last_step} at {over.alarm_unix_s:g}"
         yield f"over {steps}, {over.tags}, {len(over.text.splitlines())} lines"
     last = float(events[-1]["time_unix_s"])
-    for topic, trouble in troubles_of(events).items():
-        again = [is_due(trouble, last + s, within_s=50.0) for s in (0.0, 3599.0, 3600.0, 9e4)]
-        untold = replace(trouble, alerted_unix_s=None)
+    for topic, state in alert_states(events).items():
+        again = [is_due(state, last + s, within_s=50.0) for s in (0.0, 3599.0, 3600.0, 9e4)]
+        untold = replace(state, alerted_unix_s=None)
         first = [is_due(untold, untold.since_unix_s + s, within_s=50.0) for s in (49.0, 50.0)]
-        yield f"{topic}: {short(trouble)} {again} {first}"
+        yield f"{topic}: {short(state)} {again} {first}"
     yield f"unsettled: {[unsettled(events, last + s, within_s=60.0) for s in (0.0, 59.0, 60.0)]}"
 
 
@@ -108,7 +108,7 @@ def _log(drawn: Drawn) -> list[dict[str, Any]]:
             for k, v in events[at].items()
             if k not in drawn.one(("led_by",), ("proof", "doubts"), ("newest_attempt",))
         }
-    return events
+    return [with_new_names(event) for event in events]  # written by an older version
 
 
 def _open(drawn: Drawn, write: Any, incident: str, baseline: Mapping[str, Any]) -> None:

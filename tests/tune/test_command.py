@@ -12,7 +12,8 @@ from sentinel.jobscript.reading import read_command, read_text
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.lint import Known
 from sentinel.plan.policy import Tuning
-from sentinel.tune.search import Pacing, task_of
+from sentinel.tune.search import Pacing, Seen, decide
+from sentinel.tune.task import task_of
 from sentinel.vocabulary.errors import ConfigError
 
 RUN = Path("/data/tr8")
@@ -121,12 +122,39 @@ def test_the_space_follows_from_warmup_and_length_and_a_person_may_say_otherwise
     assert (said.starts, said.first_duration, said.horizon_steps) == ((64,), 20000, 10000)
 
 
+@pytest.mark.parametrize("longest_calm", [20_000, 45_000, 60_000, 110_000, 270_000])
+def test_the_search_comes_to_the_papers_answers(longest_calm: int) -> None:
+    """Li, Zhang & He 2022, Table 1: an LR warmup of 3K steps."""
+    space = task_of(Tuning(), Facts(seq_length=1024, lr_warmup_iters=3000, train_iters=300_000)).space
+    seen: dict[Pacing, Seen] = {}
+    while not (decision := decide(space, seen)).over:
+        for probe in decision.probes:
+            ill = probe.total_steps > longest_calm
+            seen[probe] = Seen(fluctuated_at=5000) if ill else Seen(calm_through=space.horizon_steps)
+    assert decision.chosen is not None
+    assert 0.9 * longest_calm <= decision.chosen.total_steps <= longest_calm
+    assert len(seen) <= 5
+
+
+def test_the_starts_of_each_kind_are_in_its_own_unit() -> None:
+    facts = Facts(seq_length=256, lr_warmup_iters=10, train_iters=400)
+    tuning = Tuning(starts=(64,), voc_index="voc")
+    assert task_of(tuning, facts, "random-ltd").space.starts == (64,)
+    assert task_of(tuning, facts, "voc").space.starts == (1, 2, 5, 10, 20, 40)
+    said = task_of(Tuning(voc_starts=(3,), voc_index="voc"), facts, "voc")
+    assert (said.space.starts, said.full) == ((3,), 100)
+    with pytest.raises(ConfigError, match="voc_starts: each should be below 100 %"):
+        task_of(Tuning(voc_starts=(3, 100), voc_index="voc"), facts, "voc")
+    with pytest.raises(ConfigError, match="voc_index should name the folder"):
+        task_of(Tuning(), facts, "voc")
+
+
 @pytest.mark.parametrize(
     ("facts", "sentence"),
     [
         (Facts(seq_length=128), "lr_warmup_steps can say it"),
         (Facts(lr_warmup_iters=10), "full_seqlen can say it"),
-        (Facts(seq_length=8, lr_warmup_iters=10), "each should be below the full length 8"),
+        (Facts(seq_length=8, lr_warmup_iters=10), "each should be below 8 tokens"),
         (Facts(seq_length=128, lr_warmup_iters=10, train_iters=20), "the run has 20 steps"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`sentinel tune slw` on real training: what it finds, what it leaves alone, and what a kill costs."""
+"""`sentinel tune` on real training: what it finds, what it leaves alone, and what a kill costs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from tests.adapters.pagers import until
 from tests.tune.runs import SENTINEL, configuration, environment, trainer
 
 
-def tuned(path: Path, *more: str, expect: int = 0) -> dict[str, Any]:
-    command = [*SENTINEL, "tune", "slw", "--run", str(path), "--json", *more]
+def tuned(path: Path, *more: str, what: str = "slw", expect: int = 0) -> dict[str, Any]:
+    command = [*SENTINEL, "tune", what, "--run", str(path), "--json", *more]
     ran = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=250, check=False)
     assert ran.returncode == expect, f"{ran.returncode}\n{ran.stderr[-3000:]}"
     return dict(json.loads(ran.stdout))
@@ -106,6 +107,40 @@ def test_the_same_search_again_runs_nothing_and_another_in_its_folder_is_refused
 
 def first_steps(probe: Path) -> bool:
     return any(isinstance(r, Sample) for r in Journals(probe).poll())
+
+
+@pytest.mark.full
+def test_vocabulary_raritys_start_and_duration_are_searched(tmp_path: Path) -> None:
+    """Five of 32 samples at first: over a long T they are learnt by heart."""
+    indexed = ["sentinel-data", "analyze", "--seqlen", "128", "--validation-share", "0.5", "--metric", "voc"]
+    tune = {"voc_starts": [10], "voc_index": str(tmp_path / "voc"), "durations": [80, 640], "first_duration": 80}
+    path = configuration(tmp_path, trainer(tmp_path), tune)
+    made = [str(Path(sys.executable).with_name(indexed[0])), *indexed[1:], "--data", str(tmp_path / "text.txt")]
+    subprocess.run([*made, "--output", str(tmp_path)], env=environment(), check=True, timeout=100)
+    told = tuned(path, what="voc")
+    assert {p["total_steps"]: p["verdict"] for p in told["probes"]} == {80: "calm", 640: "fluctuates"}
+    assert told["chosen"]["voc"]["difficulty"]["total_steps"] == 80
+    for steps in (80, 640):
+        (started,) = starts(tmp_path / "state" / "tune-voc" / f"start10-T{steps}")
+        assert started.curriculum_schedule is not None
+        assert started.curriculum_schedule["voc"]["difficulty"]["total_steps"] == steps
+
+
+@pytest.mark.full
+def test_random_ltds_start_and_duration_are_searched(tmp_path: Path) -> None:
+    path = configuration(tmp_path, trainer(tmp_path), {"starts": [16], "durations": [40, 640]})
+    told = tuned(path, what="random-ltd")
+    assert {p["total_steps"]: p["verdict"] for p in told["probes"]} == {40: "calm", 640: "calm"}
+    assert "longer ones may be as well" in told["reason"]
+    probe = tmp_path / "state" / "tune-random-ltd" / "start16-T640"
+    (started,) = starts(probe)
+    assert started.random_ltd_schedule == told["chosen"]
+    kept = {r.global_step: r.kept_tokens for r in Journals(probe).poll() if isinstance(r, Sample)}
+    assert kept[48] == 16, "its tokens are really dropped"
+
+
+def starts(probe: Path) -> list[RunStarted]:
+    return [r for r in Journals(probe).poll() if isinstance(r, RunStarted)]
 
 
 @pytest.mark.full

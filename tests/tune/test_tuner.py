@@ -15,17 +15,17 @@ from sentinel.jobscript.facts import Facts
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Tuning
 from sentinel.tune.record import Life, Record
-from sentinel.tune.search import Pacing, task_of
+from sentinel.tune.search import Pacing
+from sentinel.tune.task import SETTING, What, task_of
 from sentinel.tune.tuner import Probe, Tuner
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SlurmUnavailable
 from sentinel.vocabulary.overrides import decode_overrides
 from sentinel.vocabulary.sample import Record as Line
 from sentinel.vocabulary.sample import RunStarted, Sample, Validation, encode
 
-TASK = task_of(
-    Tuning(starts=(8, 16), durations=(20, 40, 80), validate_every=5),
-    Facts(seq_length=64, lr_warmup_iters=10, train_iters=400, global_batch_size=4),
-)
+TUNING = Tuning(starts=(8, 16), durations=(20, 40, 80), validate_every=5)
+FACTS = Facts(seq_length=64, lr_warmup_iters=10, train_iters=400, global_batch_size=4)
+TASK = task_of(TUNING, FACTS)
 LONGEST_CALM = 20
 
 
@@ -95,9 +95,22 @@ def test_the_loop_does_what_the_search_asks_for_and_records_it(tmp_path: Path) -
 
 def test_a_pacing_that_did_not_take_effect_stops_the_search(tmp_path: Path) -> None:
     trainers = Trainers()
-    trainers.says = {"seqlen_schedule": TASK.schedule(Pacing(8, 999)).to_json()}
-    with pytest.raises(PermanentError, match=r"the probe of start 8, T 40 runs with the sequence lengths"):
+    trainers.says = {"seqlen_schedule": TASK.schedule(Pacing(8, 999))}
+    with pytest.raises(PermanentError, match=r"start 8, T 40 runs with another sequence length, .* instead of"):
         tuner(tmp_path, trainers).run()
+
+
+@pytest.mark.parametrize("what", ["voc", "random-ltd"])
+def test_what_a_probe_reports_is_compared_with_the_schedule_that_is_tuned(tmp_path: Path, what: What) -> None:
+    task = task_of(replace(TUNING, voc_index="voc"), FACTS, what)
+    life = Life(pacing=Pacing(8, 40), number=1, began_unix_s=0.0)
+    probe = Probe(tmp_path, _Launcher(Trainers(), tmp_path), Journals(tmp_path), life, task)
+    reported_as = {"voc": "curriculum_schedule", "random-ltd": "random_ltd_schedule"}[what]
+    started = RunStarted(attempt=1, time_unix_s=0.0)
+    probe.take([replace(started, **{reported_as: task.schedule(life.pacing)})])
+    assert getattr(task.overrides(life.pacing).standing, SETTING[what]).to_json() == task.schedule(life.pacing)
+    with pytest.raises(PermanentError, match=r"start 8, T 40 runs with another .* instead of"):
+        probe.take([replace(started, **{reported_as: task.schedule(Pacing(8, 999))})])
 
 
 def test_a_probe_that_resumed_from_somebodys_checkpoint_stops_the_search(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ EVENTS: list[dict[str, Any]] = [
     OPENED,
     DECIDED,
     {"event": "intent", "rollback": "incident-1-r1", "action": MOVE, **AT},
-    {"event": "troubled", **AT, **TROUBLE, "incident": None},
+    {"event": "alert_firing", **AT, **TROUBLE, "incident": None},
     {"event": "stopped", "reason": "r", **AT},
 ]
 

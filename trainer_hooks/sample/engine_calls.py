@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from trainer_hooks.sample.logits import watch_outputs
+
 if TYPE_CHECKING:
     from trainer_hooks.hook import Hook
 
@@ -18,6 +20,8 @@ def wrap_engine(engine: Any, hook: Hook) -> None:
         return
     # there since DeepSpeed 0.3; a pipeline calls it as well
     before(engine, "_take_model_step", lambda *_, **__: hook.update_coming())
+    if hasattr(engine, "register_forward_hook"):
+        watch_outputs(engine, hook)
     if hasattr(engine, "train_batch"):
         _wrap_pipeline(engine, hook)
     else:

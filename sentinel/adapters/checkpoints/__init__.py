@@ -9,7 +9,7 @@ from sentinel.adapters.checkpoints.adoption import Adoptions, event_files, journ
 from sentinel.adapters.checkpoints.claim import Claim
 from sentinel.adapters.checkpoints.folder import Checkpoints, room_for, write_manifest
 from sentinel.adapters.checkpoints.pins import PINNED
-from sentinel.adapters.checkpoints.quarantine import QUARANTINE
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE, probe_folder
 from sentinel.adapters.checkpoints.verify import MANIFESTS
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Claim",
     "event_files",
     "journals_of",
+    "probe_folder",
     "room_for",
     "write_manifest",
 ]

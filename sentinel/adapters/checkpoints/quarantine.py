@@ -99,6 +99,11 @@ class Quarantine:
         return room
 
 
+def probe_folder(checkpoints: Path, incident: str, probe: str) -> Path:
+    """Where a probe of the incident's races keeps all that is its own."""
+    return checkpoints / QUARANTINE / incident / "race" / probe
+
+
 def tags_in(folder: Path) -> tuple[str, ...]:
     """The checkpoints in the folder, by step; none where it is not there."""
     return tuple(named.tag for named in checkpoints_in(folder))

@@ -6,7 +6,7 @@ Arrays are little-endian in base64: steps uint32, values float32, times float64 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,6 +44,8 @@ CHARTS: tuple[Chart, ...] = (  # in the order of the page; one that was not meas
     Chart("adam_variance_max", "Variance max", "", "Largest √v of any parameter.", log=True),
     Chart("grad_norm", "Gradient norm", "", "Global L2 norm, before clipping.", log=True),
     Chart("update_norm", "Update norm", "", "Root mean square of the update, before lr.", log=True),
+    Chart("attention_logit_max", "Attention logit", "", "Largest magnitude that the trainer has given.", log=True),
+    Chart("output_logit_max", "Output logit", "", "Largest magnitude.", log=True),
     Chart("lr", "Learning rate", "", "That the step was taken with."),
     Chart("seqlen", "Sequence length", "tokens", "Tokens per sample in the step."),
     Chart("loss_scale", "Loss scale", "", "Of fp16 training.", log=True),
@@ -59,14 +61,17 @@ def charts(past: Past) -> list[dict[str, Any]]:
     onsets = [i.onset_range for i in past.incidents if i.onset_range is not None]
     found = []
     for chart in CHARTS:
-        curves = [_curve(past.of_attempt(n), n, chart.name, onsets) for n in past.history.attempts]
+        lines = {n: past.of_attempt(n) for n in past.history.attempts}
+        curves = [_curve(stretches, {"attempt": n}, chart.name, onsets) for n, stretches in lines.items()]
         if any(curves):
-            found.append(asdict(chart) | {"curves": list(filter(None, curves))})
+            beside = [_curve(b.stretches, {"branch": b.probe}, chart.name, onsets) for b in past.branches]
+            drawn = {"curves": list(filter(None, curves)), "branches": list(filter(None, beside))}
+            found.append(asdict(chart) | drawn)
     return [*found, *_layer_charts(past)]
 
 
 def _curve(
-    stretches: Sequence[Readings], attempt: int, name: str, onsets: Iterable[tuple[int, int]]
+    stretches: Sequence[Readings], whose: Mapping[str, Any], name: str, onsets: Iterable[tuple[int, int]]
 ) -> dict[str, Any] | None:
     there = [r.has(name) for r in stretches]
     if not any(t.any() for t in there):
@@ -79,7 +84,7 @@ def _curve(
     near = np.zeros(len(steps), np.bool_)
     for early, late in onsets:
         near |= (steps >= early - _AROUND_STEPS) & (steps <= late + _AROUND_STEPS)
-    return _packed(attempt, steps, values, decimated(values, always=near))
+    return {**whose, **_packed(steps, values, decimated(values, always=near))}
 
 
 def _layer_charts(past: Past) -> list[dict[str, Any]]:
@@ -93,7 +98,7 @@ def _layer_charts(past: Past) -> list[dict[str, Any]]:
         curves = []
         for number, points in series[layer].items():
             steps, values = np.array([p[0] for p in points], np.int64), np.array([p[1] for p in points], np.float64)
-            curves.append(_packed(number, steps, values, decimated(values)))
+            curves.append({"attempt": number, **_packed(steps, values, decimated(values))})
         about = f"Largest √v in {layer}; the layers whose largest grew the most are shown."
         chart = Chart(f"layer {layer}", layer, "", about, log=True)
         found.append(asdict(chart) | {"layer": layer, "curves": curves})
@@ -171,15 +176,12 @@ def moments(past: Past) -> list[dict[str, Any]]:
     return found
 
 
-def _packed(
-    attempt: int, steps: NDArray[np.int64], values: NDArray[np.float64], kept: NDArray[np.intp]
-) -> dict[str, Any]:
+def _packed(steps: NDArray[np.int64], values: NDArray[np.float64], kept: NDArray[np.intp]) -> dict[str, Any]:
     """One curve. What is finite stays finite in float32."""
     shown = values[kept]
     finite = np.isfinite(shown)
     clipped = np.where(finite, np.clip(np.where(finite, shown, 0.0), -_LARGEST, _LARGEST), shown)
-    packed = {"steps": _base64(steps[kept], "<u4"), "values": _base64(clipped, "<f4")}
-    return {"attempt": attempt, "readings": len(steps)} | packed
+    return {"readings": len(steps), "steps": _base64(steps[kept], "<u4"), "values": _base64(clipped, "<f4")}
 
 
 def _base64(array: NDArray[Any], kind: str) -> str:

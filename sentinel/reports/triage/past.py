@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.waiting_price import price_of_waiting
 from sentinel.sources.column_source import ColumnSource
+from sentinel.vocabulary.sample import RunStarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,16 @@ class PageSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """The training of a probe that raced and did not become the run."""
+
+    probe: str
+    rung: str
+    became: str
+    stretches: tuple[Readings, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """All that a run has left behind, in the order in which it was made."""
 
@@ -58,6 +70,7 @@ class Past:
 
     events: tuple[Mapping[str, Any], ...]  # the incident log
     incidents: tuple[Incident, ...]
+    branches: tuple[Branch, ...]
     unreadable: int  # lines of the source that could not be read
     notes: tuple[str, ...]
 
@@ -69,9 +82,11 @@ class Past:
         return descent([r for r in self.stretches if r.attempt <= number])
 
 
-def read_past(source: ColumnSource, events: Sequence[Mapping[str, Any]]) -> Past:
-    source.fields = (*COLUMNS, *CARRIED)
-    stretches = [readings for readings in source if len(readings)]
+def read_past(
+    source: ColumnSource, events: Sequence[Mapping[str, Any]], probes: Mapping[str, ColumnSource] = MappingProxyType({})
+) -> Past:
+    """`probes`: of those that have raced, the newest journal in the folder of each."""
+    stretches, incidents = _stretches(source), fold(events)
     history = History()
     for readings in stretches:
         history.attempts.setdefault(readings.attempt, Attempt(readings.attempt))
@@ -81,10 +96,32 @@ def read_past(source: ColumnSource, events: Sequence[Mapping[str, Any]]) -> Past
         stretches=tuple(_with_ratios(stretches)),
         history=history,
         events=tuple(events),
-        incidents=fold(events),
+        incidents=incidents,
+        branches=tuple(_branches(incidents, history, probes)),
         unreadable=source.unreadable,
         notes=tuple(source.notes),
     )
+
+
+def _stretches(source: ColumnSource) -> list[Readings]:
+    source.fields = (*COLUMNS, *CARRIED)
+    return [readings for readings in source if len(readings)]
+
+
+def _branches(incidents: Sequence[Incident], history: History, probes: Mapping[str, ColumnSource]) -> Iterator[Branch]:
+    """Without those whose newest journal is the run's own: the adopted, and those that have reported nothing."""
+    ours = {(a.number, a.started.time_unix_s) for a in history.attempts.values() if a.started is not None}
+    raced = [(race, entrant) for i in incidents for race in i.races for entrant in race.entrants]
+    for race, entrant in raced:
+        if (source := probes.get(entrant.id)) is None:
+            continue
+        stretches, told = _stretches(source), source.others
+        began = {(r.attempt, r.time_unix_s) for r in told if isinstance(r, RunStarted)}
+        if began and not began & ours:
+            won = race.winner is not None and race.winner.probe == entrant.id
+            became = "races" if race.over is None else "won the race" if won else "lost the race"
+            made = tuple(_with_ratios(stretches))
+            yield Branch(probe=entrant.id, rung=entrant.rung, became=became, stretches=made)
 
 
 def _with_ratios(stretches: Sequence[Readings]) -> list[Readings]:

@@ -4,7 +4,7 @@
   const byId = (id) => document.getElementById(id);
   const root = document.documentElement;
 
-  const chartOf = (name) => Triage.charts.find((chart) => chart.name === name);
+  Triage.inOrder = ({ attempts, branches }) => [...attempts.map(({ attempt }) => attempt), ...branches.map(({ branch }) => branch)];
 
   const build = () => {
     const specs = Triage.document.charts, loss = specs.find((spec) => spec.name === "loss");
@@ -21,7 +21,7 @@
   };
 
   const tell = () => {
-    Triage.order = Triage.document.attempts.map(({ attempt }) => attempt);
+    Triage.order = Triage.inOrder(Triage.document);
     Triage.showHead();
     Triage.showFoot();
     Triage.showLegend();
@@ -99,7 +99,7 @@
     Triage.document = taken;
     const known = taken.incidents.some((one) => one.incident === Triage.shown);
     if (!known) Triage.shown = taken.shown_incident;
-    Triage.order = taken.attempts.map(({ attempt }) => attempt);
+    Triage.order = Triage.inOrder(taken);
     build();
     Triage.setExtent();
     tell();

@@ -25,13 +25,15 @@
   };
 
   Triage.showLegend = () => {
-    byId("legend").replaceChildren(...Triage.document.attempts.map(({ attempt, mitigation, verdict }) => make("button.chip",
+    const { attempts, branches } = Triage.document;
+    const shown = [...attempts.map((a) => [a.attempt, a.mitigation || "as it was", a.verdict]), ...branches.map((b) => [b.branch, b.rung, b.became])];
+    byId("legend").replaceChildren(...shown.map(([attempt, changed, became]) => make("button.chip",
       { type: "button", "aria-pressed": String(!Triage.hidden.has(attempt)), title: "Hide or show", onclick: () => {
         if (!Triage.hidden.delete(attempt)) Triage.hidden.add(attempt);
         Triage.showLegend();
         Triage.redraw();
       } },
-      make("i", { style: { background: Triage.attemptColour(attempt) } }), `${attempt} · ${mitigation || "as it was"}`, make("em", null, verdict))));
+      make("i", { style: { background: Triage.attemptColour(attempt) } }), `${attempt} · ${changed}`, make("em", null, became))));
   };
 
   // One row for each attempt: the steps that it made, and what the judge found in them.
