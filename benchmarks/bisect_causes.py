@@ -45,7 +45,7 @@ from sentinel.vocabulary.pacing import LrSchedule
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE, MORE = 15, 40  # steps that a run is trained past its cause
-PLACES = (0, 7, 14, 21)  # steps by which the cause comes later where the run did not diverge
+LATER, BATCHES = (0, 7, 14), (1, 2, 4)  # tried until the run diverges: the cause so many steps later, more bad batches
 SMALL = (
     *("--preset", "tiny", "--seqlen", "32", "--global-batch", "16", "--clip", "0", "--lr", "3e-3"),
     *("--lr-warmup", "10", "--lr-decay", "400", "--save-interval", "10"),
@@ -85,7 +85,7 @@ class Case:
     def ranks(self) -> int:
         return 2 if self.cause == "wrong gradients" else 1
 
-    def command(self, folder: Path, later: int = 0, *, steps: int | None = None) -> list[str]:
+    def command(self, folder: Path, later: int = 0, batches: int = 1, *, steps: int | None = None) -> list[str]:
         run = ["-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}", "--master-port=0"]
         started = [sys.executable, *(run if self.ranks > 1 else []), "-m", "benchmarks.causes.trainer"]
         at = RESTART if self.cause == "short warmup" else 45 + 3 * self.seed + later
@@ -97,7 +97,8 @@ class Case:
         ]
         places = ["--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state")]
         ends = ["--steps", str(steps or at + MORE)]
-        return [*started, self.injected, str(at), *options, *ends, *places]
+        step = f"{at}x{batches}" if batches > 1 else str(at)
+        return [*started, self.injected, step, *options, *ends, *places]
 
 
 def main() -> int:
@@ -155,13 +156,12 @@ def one(case: Case, folder: Path) -> dict[str, Any]:
     row |= {"named": False, "blamed": False, "exact": None, "windows": 0.0, "unchanged": None, "reason": ""}
     trained = folder / "trained.json"
     if not trained.exists():
-        later = _diverge(case, folder)
-        trained.write_text(json.dumps({"later": later}))
+        trained.write_text(json.dumps(_diverge(case, folder)))
     for old in (folder / "state" / "bisect", folder / "state" / "incidents.jsonl"):
         shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
     if (why := put_on_record(folder)) is not None:
         return row | {"reason": why}
-    config = load_config(_configuration(case, folder, json.loads(trained.read_text())["later"]))
+    config = load_config(_configuration(folder, case.command(folder, **json.loads(trained.read_text()))))
     before, began = digests(folder), time.monotonic()
     made = bisect_of(config, None)
     from benchmarks.causes.forked import Forked  # torch, and its import takes seconds
@@ -190,16 +190,17 @@ def one(case: Case, folder: Path) -> dict[str, Any]:
     }
 
 
-def _diverge(case: Case, folder: Path) -> int:
-    """Trains the run with its cause at the first place at which it diverges, and returns by how many steps that is
-    later; of a short warmup with the first peak LR at which it does."""
+def _diverge(case: Case, folder: Path) -> dict[str, int]:
+    """Trains the run until its cause makes it diverge, and returns how that was done; of a short warmup with the first
+    peak LR at which it does."""
     if case.cause != "short warmup":
-        for later in PLACES:
-            _begun_anew(folder)
-            _train(case.command(folder, later), folder)
-            if _alarm(folder) is not None:
-                break
-        return later
+        for later in LATER:
+            for batches in BATCHES if case.cause == "bad batch" else (1,):
+                _begun_anew(folder)
+                _train(case.command(folder, later, batches), folder)
+                if _alarm(folder) is not None:
+                    return {"later": later, "batches": batches}
+        return {}
     _begun_anew(folder)
     _train(case.command(folder, steps=RESTART), folder)
     whole = folder.with_name(f"{folder.name}.before")
@@ -213,7 +214,7 @@ def _diverge(case: Case, folder: Path) -> int:
         _train(case.command(folder), folder)
         if _alarm(folder) is not None:
             break
-    return 0
+    return {}
 
 
 def _begun_anew(folder: Path) -> None:
@@ -262,12 +263,12 @@ def put_on_record(folder: Path) -> str | None:
     return None
 
 
-def _configuration(case: Case, folder: Path, later: int) -> Path:
+def _configuration(folder: Path, command: list[str]) -> Path:
     path = folder / "run.toml"
     options = ["--save={checkpoints}", "--state-dir={state}", "--save-interval=0", "--steps={until_step}"]
     path.write_text(
-        f'[run]\nname = "{case.name}"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n\n'
-        f"[launcher]\ncommand = {json.dumps(case.command(folder, later))}\n"
+        f'[run]\nname = "{folder.name}"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n\n'
+        f"[launcher]\ncommand = {json.dumps(command)}\n"
         f"working_directory = {json.dumps(str(ROOT))}\n\n"
         f"[judge]\npatience_steps = {PATIENCE}\n\n"
         f'[bisect]\noptions = {json.dumps(options)}\nother_node_environment = ["NODE=other"]\n'

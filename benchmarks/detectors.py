@@ -62,10 +62,14 @@ def main() -> int:
         return 0
     replays = [replay(curve, thresholds) for curve in curves]
     harmless = Harmless(curves)
-    ideal = {id(c): knowable_step(c, harmless) for c in curves if c.label in DIVERGED}
-    outcomes = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.outcomes]
-    patient = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.patient]
-    tuned = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.tuned]
+    ideal = {
+        id(c): tuple(knowable_step(c, harmless, together=together) for together in (False, True))
+        for c in curves
+        if c.label in DIVERGED
+    }
+    outcomes = [timed(o, *ideal.get(id(o.curve), ())) for r in replays for o in r.outcomes]
+    patient = [timed(o, *ideal.get(id(o.curve), ())) for r in replays for o in r.patient]
+    tuned = [timed(o, *ideal.get(id(o.curve), ())) for r in replays for o in r.tuned]
     names = replays[0].said if replays else ()
     verdicts = {name: {key(r.curve): r.said[name].verdicts for r in replays} for name in names}
     traces = [r.traced for r in replays]
@@ -151,6 +155,8 @@ def report(outcomes: list[Outcome], patient: list[Outcome], tuned: list[Outcome]
             + tables.table([summary(n, tuned) for n in TUNED]),
             "The same, held out alone\n"
             + tables.table([summary(n, [o for o in tuned if o.curve.held_out]) for n in TUNED]),
+            "Against the ideal judge, all curves\n" + tables.against_ideal(outcomes, names),
+            "The same, held out\n" + tables.against_ideal([o for o in outcomes if o.curve.held_out], names),
             f"What {NAME} got wrong\n" + tables.wrongs(outcomes, NAME),
             f"Not scored, and what {NAME} said\n" + tables.unscored(outcomes, NAME),
         )

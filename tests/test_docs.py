@@ -47,7 +47,7 @@ TABLES = {
     "[paging.alertmanager]": Alertmanager,
 }
 REFUSERS = (
-    "_stop",
+    "stop_turn",
     "Known",
     "Fault",
     "PermanentError",

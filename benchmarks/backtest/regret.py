@@ -109,7 +109,7 @@ def perfect_verdicts(traced: Traced) -> list[Told]:
 
 def _is_over(moment: Moment, table: Table, repeat: float, restart: float) -> bool:
     lost = repeat + moment.step - moment.onset_range[0]
-    return is_over(moment, priced(moment, odds_of(moment, table), lost, restart))
+    return is_over(moment, priced(moment, odds_of(moment, table), lost + restart))
 
 
 def left_out_tables(traces: Sequence[Traced], committed: Table) -> Mapping[str, Table]:

@@ -1,4 +1,5 @@
-"""The reference trainer with one injected cause: `python -m benchmarks.causes.trainer CAUSE STEP [its options]`
+"""The reference trainer with one injected cause: `python -m benchmarks.causes.trainer CAUSE STEP [its options]`; STEP
+as `45x3` is a bad batch in three steps from 45 on.
 
 What lies in the data or in the settings is there in every process. What a machine did is not done in a probe; but
 `broken node` in every process whose NODE is not `other`.
@@ -39,9 +40,10 @@ class Displaced:
 
 
 class IllTrainer(Trainer):
-    def __init__(self, arguments: list[str], cause: str, at: int) -> None:
+    def __init__(self, arguments: list[str], cause: str, step: str) -> None:
         super().__init__(parse(arguments))
-        self.cause, self.at = cause, at
+        first, _, batches = step.partition("x")
+        self.cause, self.at, self.batches = cause, (at := int(first)), int(batches or 1)
         self.here = "SENTINEL_PROBE" not in os.environ
         self.marked = self._marked()
         if cause == "LR jump":
@@ -56,7 +58,7 @@ class IllTrainer(Trainer):
     def _marked(self) -> frozenset[int]:
         """The samples that stand, in the run's own order, at the cause's steps."""
         batch = self.settings.global_batch
-        steps = {"bad batch": 1, "nan sample": 1, "shuffled labels": RANGE_STEPS}.get(self.cause, 0)
+        steps = {"bad batch": self.batches, "nan sample": 1, "shuffled labels": RANGE_STEPS}.get(self.cause, 0)
         order = DataOrder(self.corpus.training_samples, self.settings.seed)
         found = order.indices((self.at - 1) * batch, batch * steps) if steps else np.array([], dtype=np.int64)
         return frozenset(found[:1].tolist() if self.cause == "nan sample" else found.tolist())
@@ -108,11 +110,11 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
 
 
 def main() -> int:
-    cause, at, *arguments = sys.argv[1:]
+    cause, step, *arguments = sys.argv[1:]
     be_a_launcher()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    IllTrainer(arguments, cause, int(at)).train()
+    IllTrainer(arguments, cause, step).train()
     dist.barrier()
     return 0
 

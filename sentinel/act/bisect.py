@@ -6,23 +6,27 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from sentinel.act.probes import ProbeJob, Probes
+from sentinel.act.probes import COPIES, ProbeJob, ProbeRecord, Probes
+from sentinel.adapters.checkpoints.copies import check_placeable
+from sentinel.adapters.lock import RunLock
 from sentinel.durable import make_folders, write_atomically
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.bisect import CONTROL, Question, Results, answer, next_probes
 from sentinel.plan.bisect_evidence import sound_until
 from sentinel.plan.bisect_probes import Means, question_of
+from sentinel.plan.bisect_rung import seen_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import BisectSeen, Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
 from sentinel.plan.target import Target, choose_target
 from sentinel.vocabulary.codec import document
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import CheckpointError, ConfigError, LockHeld, PermanentError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Sample
@@ -120,6 +124,47 @@ class Bisect:
         self.probes.run(self._next, poll_interval_s=poll_interval_s)
         stopped = self.probes.refusal if next_probes(self.question, self.probes.results) else None
         return self.report(over=True, stopped=stopped)
+
+    def step(self) -> None:
+        """Looks once at the probes, and starts and stops what is due; a watch asks for it at each of its turns."""
+        self.reread()
+        wanted = next_probes(self.question, self.probes.results, self._limits.parallel)
+        runs = self.probes.turn(wanted)
+        self.report(over=not runs and not wanted, stopped=self.probes.refusal if wanted else None)
+
+    def reread(self) -> None:
+        """Takes the record as it stands on the disk: a person's own command may have gone on with it."""
+        self.probes.record = ProbeRecord(self.folder, anew=False)
+
+    @property
+    def seen(self) -> BisectSeen:
+        """Where it stands, for the rung of the ladder that asks for it."""
+        probes = self.probes
+        return seen_of(self.question, probes.results, running=bool(probes.record.running), refusal=probes.refusal)
+
+    def refusals(self) -> dict[str, str]:
+        """Probe -> why it could not be begun now, as a sentence; of the control: why the command would be refused.
+        Writes nothing of the run's or its own."""
+        found, probes = dict[str, str](), self.probes
+        with TemporaryDirectory() as place:
+            for name, probe in self.question.probes.items():
+                try:
+                    probes.job_of(probe, Path(place) / name)
+                except (ConfigError, PermanentError) as error:
+                    found[name] = str(error)
+        if (why := self._refusal()) is not None:
+            found[CONTROL] = why
+        return found
+
+    def _refusal(self) -> str | None:
+        probes, waiting = self.probes, next_probes(self.question, self.probes.results)
+        if (holder := RunLock(self.folder).held_by()) is not None:
+            return str(LockHeld(holder, f"bisects {self.question.incident}"))
+        try:
+            check_placeable(probes.run_checkpoints, self.question.probes[CONTROL].tag, self.folder / COPIES)
+        except CheckpointError as error:
+            return str(error)
+        return self._limits.refusal(probes.record.spent, 0) if waiting else None
 
     def report_only(self) -> dict[str, Any]:
         """What is known by now; writes nothing."""

@@ -11,6 +11,7 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
+from sentinel.act.bisecting import Bisecting
 from sentinel.act.following import Following, References
 from sentinel.act.neighbours import Neighbours, Races
 from sentinel.act.source import RereadSource, SampleCache
@@ -20,6 +21,7 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import UNAVAILABLE, Context, judge
 from sentinel.plan.baseline import baseline_of, filled, warmup_end
+from sentinel.plan.bisect_rung import asks_for_cause
 from sentinel.plan.certificate import spoilt_spans
 from sentinel.plan.incident import Event, Incident
 from sentinel.plan.incident_events import fold
@@ -49,8 +51,9 @@ class Observer:
         references: References | None = None,
         policy: Policy | None = None,
         racing: Races | None = None,
+        bisects: Bisecting | None = None,
     ) -> None:
-        self.racing = racing
+        self.racing, self.bisects = racing, bisects
         self._near = neighbours
         self._thresholds = thresholds
         self._room_for_saves = room_for_saves
@@ -86,7 +89,7 @@ class Observer:
         jobs = self._near.launcher.look(self.started)
         events = tuple(self._near.incident_log.read())
         self._attribute(attempt, jobs, events)
-        run = self._run_state(now_unix_s, attempt, jobs, events)
+        run = self._with_bisect(self._run_state(now_unix_s, attempt, jobs, events))
         verdict = judge(series, self._context(attempt, run, unavailable), self._thresholds)
         verdict = priced_verdict(verdict, series, run, self._policy)
         races = self.racing
@@ -191,6 +194,12 @@ class Observer:
             kill_file=(near.state_dir / "KILL").exists(),
             paused=(near.state_dir / "PAUSED").exists(),
         )
+
+    def _with_bisect(self, run: RunState) -> RunState:
+        incident = run.open_incident
+        if self.bisects is None or incident is None or not asks_for_cause(incident, self._policy):
+            return run
+        return replace(run, bisect=self.bisects.seen(incident, self._history, run))
 
     def _checkpoints(self) -> tuple[Checkpoint, ...]:
         """Those that are there, with what was verified of them, and those of which only the pin is."""

@@ -19,6 +19,7 @@ from sentinel.plan.actions import (
     AskForSave,
     BranchWandb,
     CutTensorBoard,
+    FollowBisect,
     PointLatest,
     PrepareJob,
     QuarantineCheckpoints,
@@ -165,8 +166,8 @@ class Performer:
                 self._tell_trainer(action)
             case StartJob(incident, rollback, follow_up):
                 near.launcher.start(incident, rollback, started, follow_up=follow_up)
-            case StartProbe() | StopProbe() | AdoptProbe():
-                self._race(action)
+            case StartProbe() | StopProbe() | AdoptProbe() | FollowBisect():
+                self._probe(action)
             case _:
                 assert_never(action)
 
@@ -176,7 +177,7 @@ class Performer:
             action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | StartJob | AdoptProbe
         ):
             self.observer.fenced(action.rollback)
-        elif isinstance(action, StartProbe):  # the job's nodes are the probes'
+        elif isinstance(action, StartProbe | FollowBisect):  # the job's nodes are the probes'
             self.observer.fenced(None)
         elif isinstance(action, WriteOverrides):
             self.observer.fenced(action.overrides.rollback)
@@ -187,7 +188,11 @@ class Performer:
         else:
             write_atomically(self.neighbours.state_dir / "SAVE", dump_json(to_json(action)))
 
-    def _race(self, action: StartProbe | StopProbe | AdoptProbe) -> None:
+    def _probe(self, action: StartProbe | StopProbe | AdoptProbe | FollowBisect) -> None:
+        if isinstance(action, FollowBisect):
+            if self.observer.bisects is not None:
+                self.observer.bisects.follow(action.incident)
+            return
         if (racing := self.observer.racing) is None:
             raise PermanentError(f"{action.probe}: no probes are run here")
         if isinstance(action, AdoptProbe):

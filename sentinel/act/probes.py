@@ -111,14 +111,15 @@ class Life:
 
 
 class ProbeRecord:
-    """FOLDER/probes.jsonl: each life of each probe when it begins (before anything is started) and ends."""
+    """FOLDER/probes.jsonl: each life of each probe when it begins (before anything is started) and ends. `anew`: what
+    its trainer failed of begins once more."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, anew: bool = True) -> None:
         self._log = IncidentLog(folder / "probes.jsonl", check=dict)
         self.lives: list[Life] = []
         for event in self._log.read():
             self._take(event)
-        for life in self.lives:  # a person who gives the command again has mended what its trainer failed of
+        for life in self.lives if anew else ():  # a person who asks again has mended what its trainer failed of
             if life.result is not None and (life.result.ended, life.result.outcome) == ("failed", "unknown"):
                 life.result, life.lost, life.stopped = None, True, True
 

@@ -17,9 +17,10 @@ from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
 
 def undoable(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
-    """Incidents whose rollbacks can be taken back, in the order to do so: the newest first."""
+    """Incidents whose rollbacks or race can be taken back, in the order to do so: the newest first."""
     there = [i for i in incidents if i.outcome != "undone" and not i.purged]
-    found = [i for i in there if not all(r.taken_back for r in i.rollbacks)]
+    races = [i for i in there if i.race is not None and i.status != "closed"]
+    found = [i for i in there if i in races or not all(r.taken_back for r in i.rollbacks)]
     found += [i for i in incidents if i.undoing and i not in found]
     return tuple(reversed(found))
 

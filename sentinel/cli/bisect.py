@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
-from sentinel.act.bisect import Bisect, question_about
+from sentinel.act.bisect import Bisect
 from sentinel.adapters.lock import RunLock
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, to_stderr
 from sentinel.config import Config
-from sentinel.daemon.probes import nodes_of, probe_jobs
-from sentinel.daemon.run_files import bisect_folder, clock, find_config
+from sentinel.daemon.bisects import bisect_about
+from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.durable import make_folders
-from sentinel.plan.bisect_probes import Means
-from sentinel.plan.probe import Limits
+from sentinel.plan.bisect import CONTROL
 from sentinel.reports.bisect import lines_of
 from sentinel.vocabulary.errors import ConfigError, LockHeld
-from sentinel.vocabulary.sample import RunStarted
 
 Incident = Annotated[str | None, typer.Argument(help="The incident, e.g. incident-1; default: the last one.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List the probes and start none.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the probes and what would be refused; start none.")]
 
 
 def bisect(
@@ -40,13 +37,15 @@ def bisect(
     config = find_config(run, config_dir)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the probes are stopped
     made = bisect_of(config, incident)
-    report = made.report_only() if dry_run else _run(made, min(config.watch.poll_interval_s, 5.0))
+    if dry_run:
+        return _planned(made, as_json=as_json)
+    report = _run(made, min(config.watch.poll_interval_s, 5.0))
     if as_json:
         print_json(report)
     else:
-        for line in lines_of(report) if not dry_run else _planned(made):
+        for line in lines_of(report):
             typer.echo(line)
-    return 0 if report["ranked"] or dry_run else 1
+    return 0 if report["ranked"] else 1
 
 
 def _run(made: Bisect, poll_interval_s: float) -> dict[str, Any]:
@@ -62,39 +61,30 @@ def _run(made: Bisect, poll_interval_s: float) -> dict[str, Any]:
 
 def bisect_of(config: Config, name: str | None) -> Bisect:
     """The bisect of an incident of the run. ConfigError where there is none, or nothing to repeat."""
-    near, settings = neighbours_of(config), config.bisect
-    observer = observer_of(config, near)
+    observer = observer_of(config, neighbours_of(config))
     look = observer.look(clock())
     if name is None and not look.run.incidents:
         raise ConfigError("the run has no incident: `sentinel watch` opens one where the run diverges")
     incident = look.run.incidents[-1] if name is None else incident_named(look.events, name)
-    means = _means(config, observer.started, incident.attempt)
-    question = question_about(incident, look.history, look.run, config.judge, config.policy, means)
-    limits = Limits(
-        parallel=settings.parallel,
-        gpu_hours=settings.gpu_hours,
-        probe_s=3600 * settings.probe_hours,
-        count=settings.max_probes,
-    )
-    folder = bisect_folder(config) / incident.id
-    return Bisect(question, folder, config.run.checkpoints, probe_jobs(config), limits, to_stderr)
+    return bisect_about(config, incident, look.history, look.run, observer.started, to_stderr)
 
 
-def _means(config: Config, started: Sequence[RunStarted], attempt: int) -> Means:
-    settings = config.bisect
-    other = dict(variable.split("=", 1) for variable in settings.other_node_environment)
-    begun = next((one for one in started if one.attempt == attempt), None)
-    return Means(
-        window_steps=settings.window_steps,
-        fp32_options=settings.fp32_options,
-        other_node_environment=other or None,
-        nodes=nodes_of(config, begun),
-    )
-
-
-def _planned(made: Bisect) -> list[str]:
-    question = made.question
-    begin = question.probes["control"]
-    lines = [f"{question.incident}: from {begin.tag or 'scratch'}, in {made.folder}"]
-    lines += [f"  {p.name}: {p.change}, up to step {p.until_step}" for p in question.probes.values()]
-    return lines + [f"  {name}: not possible: {why}" for name, why in question.not_possible.items()]
+def _planned(made: Bisect, *, as_json: bool) -> int:
+    """Exit code 1 where the command would be refused."""
+    question, refused, done = made.question, made.refusals(), made.probes.results
+    refusal = refused.pop(CONTROL, None)
+    if as_json:
+        planned = [{"name": p.name, "change": p.change, "until_step": p.until_step} for p in question.probes.values()]
+        print_json({**made.report_only(), "planned": planned, "refusal": refusal, "refused": refused})
+        return int(refusal is not None)
+    begin = question.probes[CONTROL]
+    typer.echo(f"{question.incident}: from {begin.tag or 'scratch'}, in {made.folder}")
+    for name, probe in question.probes.items():
+        known = f"; known: {done[name].outcome}" if name in done else ""
+        why = f"; would be refused: {refused[name]}" if name in refused else ""
+        typer.echo(f"  {name}: {probe.change}, up to step {probe.until_step}{known}{why}")
+    for name, why in question.not_possible.items():
+        typer.echo(f"  {name}: not possible: {why}")
+    if refusal is not None:
+        typer.echo(f"would be refused: {refusal}")
+    return int(refusal is not None)

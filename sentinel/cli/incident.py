@@ -54,6 +54,7 @@ def incident_json(incident: Incident) -> dict[str, Any]:
             }
             for race in incident.races
         ],
+        "bisect": None if incident.bisect is None else fields_of(incident.bisect, "over", "gpu_hours"),
         "rollbacks": [
             {
                 "rollback": r.id,

@@ -55,6 +55,8 @@ def _lines(incident: Incident) -> Iterator[str]:
     for race in incident.races:
         rungs = ", ".join(repr(entrant.rung) for entrant in race.entrants)
         yield f"  race of {rungs} to step {race.until_step}{f': {race.over}' if race.over else ', which goes on'}"
+    if incident.bisect is not None:
+        yield f"  bisect: {incident.bisect.over or 'goes on'}"
     for rollback in incident.rollbacks:
         target = rollback.target_tag or "scratch"
         yield f"  {rollback.id}: {rollback.rung}, from {target} ({'; '.join(rollback.changes) or 'no change'})"

@@ -114,11 +114,13 @@ def _with_onset(look: Look, margin_steps: int) -> RunState:
 def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> int:
     attempt, ledger = look.history.latest, parts.ledger
     number, incident = look.run.next_incident, incident_id(look.run.next_incident)
+    if parts.observer.racing is not None:  # before its incident is closed: then its folders may be purged
+        parts.observer.racing.stop_all([i for i in look.run.incidents if i.race is not None])
+    if parts.observer.bisects is not None:
+        parts.observer.bisects.stop_all(look.run.incidents, look.history, look.run)
     for other in look.run.incidents:
         if other.status != "closed":
             ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
-    if parts.observer.racing is not None:
-        parts.observer.racing.stop_all([i for i in look.run.incidents if i.race is not None])
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
     of_attempt = attempt.number if attempt else 0
     ledger.record(opened(number, of_attempt, look.run.baseline, look.run.overrides, reason=reason))

@@ -93,7 +93,8 @@ def _print(document: dict[str, Any], look: Look) -> None:
         typer.echo(f"  {job['reason']}")
     if look.run.open_incident:
         racing = look.run.open_incident.race
-        standing = f"{len(racing.entrants)} rungs race to step {racing.until_step}" if racing is not None else ""
+        standing = "its cause is looked for by bisect" if look.run.open_incident.bisecting else ""
+        standing = f"{len(racing.entrants)} rungs race to step {racing.until_step}" if racing is not None else standing
         typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}{standing and f': {standing}'}")
     if look.run.disagreement is not None:
         typer.echo(f"  checkpoints: {look.run.disagreement}; a rollback or a restart rewrites the trackers")

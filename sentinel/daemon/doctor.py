@@ -235,7 +235,7 @@ def ladder(config: Config) -> Iterator[Finding]:
 
 def _refusal(rung: Rung, run: RunState) -> str | None:
     """Why the rung can't be carried out, a sentence that names it; None where it can, or where it restarts nothing."""
-    if rung.page or rung.wait_steps is not None:
+    if not rung.restarts:
         return None
     anchor = Anchor(global_step=1, consumed_samples=1, consumed_tokens=1)
     ids = {"incident": "doctor", "rollback": "doctor"}

@@ -37,9 +37,11 @@ _SEVERITIES = ("info", "warning", "critical")
 _OUTCOMES = ("done", "failed")  # of an action, as the incident log has them
 _PROOFS = {Proof.CONFIRMED: "proved", Proof.NOT_VERIFIED: "not_verified", Proof.CONTRADICTED: "not_proved"}
 
-MITIGATIONS = ("racing", "decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back")
-"""States of a rollback: being carried out; carried out, not proved yet; confirmed; not verified; did not take effect;
-did not recover; taken back."""
+MITIGATIONS = (
+    *("bisecting", "racing", "decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back"),
+)
+"""Its cause is looked for, its rungs race; states of a rollback: being carried out; carried out, not proved yet;
+confirmed; not verified; did not take effect; did not recover; taken back."""
 
 _LEAST_SAMPLES = 64
 _INTERVAL_S = 60.0  # a correlation of 512 samples takes 50 ms of a core
@@ -217,9 +219,11 @@ def _of_run(look: Look, policy: Policy) -> Iterator[tuple[str, float, *tuple[str
 
 def _mitigation(incidents: tuple[Incident, ...]) -> str | None:
     """State of the newest rollback of the newest incident that is not closed; None where there is none."""
-    there = [i for i in incidents if i.status != "closed" and (i.rollbacks or i.race is not None)]
+    there = [i for i in incidents if i.status != "closed" and (i.rollbacks or i.race is not None or i.bisecting)]
     if not there:
         return None
+    if there[-1].bisecting:
+        return "bisecting"
     if there[-1].race is not None:
         return "racing"
     rollback = there[-1].rollbacks[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.act import preconditions
+from sentinel.act.bisect import Bisect
+from sentinel.act.bisecting import Bisecting
 from sentinel.act.file_activity import Signs
 from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
@@ -30,12 +33,17 @@ from sentinel.config import Config
 from sentinel.daemon.paging import Paging, paging_of
 from sentinel.daemon.run_files import clock, incident_log_of, source_log_of, state_dir_of
 from sentinel.daemon.sources import Sources, source_at, source_of
+from sentinel.judge.history import History
 from sentinel.judge.reference import smoothed
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.decision import gpu_hours_left
+from sentinel.plan.incident import Incident
+from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Probe
 from sentinel.vocabulary.errors import ConfigError
 
+log = logging.getLogger(__name__)
 UNHEALTHY = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)  # exit code 1; a spike has exit code 0
 
 
@@ -136,7 +144,7 @@ def assemble(
     near = neighbours_of(config, sources=sources, queues=queues)
     near.state_dir.mkdir(parents=True, exist_ok=True)
     observer = observer_of(config, near, room_for_saves=policy.room_for_saves)
-    observer.racing = racing_of(config, near)
+    observer.racing, observer.bisects = racing_of(config, near), bisecting_of(config, observer)
     perform = Performer(near, observer, own)
     paging = paging_of(config, near)
 
@@ -197,6 +205,16 @@ def racing_of(config: Config, near: Neighbours) -> Racing:
         return probe_jobs(config)
 
     return Racing(near=near, jobs=jobs, thresholds=config.judge, at_once=config.bisect.parallel)
+
+
+def bisecting_of(config: Config, observer: Observer) -> Bisecting:
+    def make(incident: Incident, history: History, run: RunState) -> Bisect:
+        from sentinel.daemon.bisects import bisect_about
+
+        left = gpu_hours_left(run, config.policy)
+        return bisect_about(config, incident, history, run, observer.started, log.info, left)
+
+    return Bisecting(make)
 
 
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:

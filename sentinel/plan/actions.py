@@ -88,6 +88,13 @@ class AdoptProbe:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowBisect:
+    """Follow the probes of the incident's bisect, and start and stop what is due of them, in folders of their own."""
+
+    incident: str
+
+
+@dataclass(frozen=True, slots=True)
 class CutTensorBoard:
     """Cut the event files at the target, each tag on its own axis; what is cut off becomes a run of its own."""
 
@@ -145,12 +152,13 @@ KINDS = {
     StartProbe: "start_probe",
     StopProbe: "stop_probe",
     AdoptProbe: "adopt_probe",
+    FollowBisect: "follow_bisect",
     AskForSave: "ask_for_save",
 }
 _OfTheJob = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob
 _OfTheFiles = QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides | AskForSave
 _OfTheRun = _OfTheJob | _OfTheFiles
-Action = _OfTheRun | StartProbe | StopProbe | AdoptProbe
+Action = _OfTheRun | StartProbe | StopProbe | AdoptProbe | FollowBisect
 
 
 def to_json(action: Action) -> dict[str, Any]:
@@ -177,6 +185,8 @@ def describe(action: Action) -> str:
             return f"stop the probe {probe} and see it gone"
         case AdoptProbe(probe, tag, step, _, _):
             return f"make the checkpoints of {probe} after step {step} up to {tag}, and its event files, the run's"
+        case FollowBisect(incident):
+            return f"follow the probes of {incident}'s bisect"
         case _:
             return _of_the_run(action)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from sentinel.plan.probe import Probe, ProbeResult, Window
 from sentinel.vocabulary.codec import Described
+from sentinel.vocabulary.overrides import Overrides
 
 Results = Mapping[str, ProbeResult]
 
@@ -32,7 +33,8 @@ STALE_MOMENTS, BROKEN_NODE, CHANCE = "Adam's moments", "hardware: a node of the 
 WEIGHTS, ADAM, GRADIENTS = "hardware: the weights", "hardware: Adam's state", "hardware: the gradients of a rank"
 OTHER_INPUT = "the trainer read other data or settings"
 
-_HEALS = {  # change -> the cause that it speaks for where it heals
+HEALS = {  # change -> the cause that it speaks for where it heals
+    SKIP: SAMPLES,
     ORDER: DATA_ORDER,
     FP32: PRECISION,
     LOWER_LR: RATE,
@@ -73,6 +75,7 @@ class Question:
     probes: Mapping[str, Probe]  # by name: the control, and one for each change that can be made here
     not_possible: Mapping[str, str]  # name -> why no such probe can be run, as a sentence
     rungs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> keys of the rung that follows
+    restarts: Mapping[str, Overrides] = field(default_factory=dict)  # name -> the run's own restart with that change
     evidence: Evidence = field(default_factory=Evidence)
 
 
@@ -237,7 +240,7 @@ def _healed(question: Question, results: Results) -> Iterator[Suspect]:
     for name in _likelier_first(question.evidence, calm):
         rung = question.rungs.get(name)
         yield Suspect(
-            cause=_HEALS[name], sure=_how_sure(name, question, calm, ill), why=_why(name, question, ill), rung=rung
+            cause=HEALS[name], sure=_how_sure(name, question, calm, ill), why=_why(name, question, ill), rung=rung
         )
 
 

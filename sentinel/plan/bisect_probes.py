@@ -86,6 +86,7 @@ def question_of(
     again = replace(control, name=bisect.AGAIN, change="nothing changed, once more")
     found: dict[str, Probe] = {CONTROL: control, bisect.AGAIN: again}
     refused, rungs = dict[str, str](), dict[str, Mapping[str, Any]]()
+    restarts = {CONTROL: _restart(case, replace(control, overrides=_plain(case, CONTROL)), {})}
     for name, make in _CHANGES.items():
         try:
             probe, rungs[name] = make(case, replace(control, name=name, until_step=case.step + 3 * length // 2))
@@ -93,13 +94,27 @@ def question_of(
             changed = probe.overrides if probe.overrides != incident.overrides_before else None
             if changed is not None and (unapplied := not_applied(changed, case.baseline, run)) is not None:
                 raise ConfigError(unapplied)
-            found[name] = probe
+            found[name], restarts[name] = probe, _restart(case, probe, rungs[name])
         except ConfigError as error:
             refused[name] = str(error)
     evidence = evidence_of(case.baseline, window)
     return Question(
-        incident=incident.id, window=window, probes=found, not_possible=refused, rungs=rungs, evidence=evidence
+        incident=incident.id,
+        window=window,
+        probes=found,
+        not_possible=refused,
+        rungs=rungs,
+        restarts={name: made for name, made in restarts.items() if made is not None},
+        evidence=evidence,
     )
+
+
+def _restart(case: _Case, probe: Probe, keys: Mapping[str, Any]) -> Overrides | None:
+    """What the run's own restart with the probe's change is made with. It skips samples from the checkpoint on, as any
+    rung does: a trainer reports that, and a job script can say it."""
+    if probe.name == bisect.SKIP or probe.options:
+        probe, _ = _by_rung(case, probe, **keys)
+    return _with_once(probe, case.incident.overrides_before).overrides
 
 
 def _with_once(probe: Probe, before: Overrides | None) -> Probe:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.forecast import gpu_hours, lost_so_far, lost_steps
@@ -56,7 +58,7 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
         return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
     if (refused := no_room(run)) is not None:
         return refused
-    return plan_rung(rung, incident, run, policy)
+    return plan_found(rung, incident, run, policy) if rung.bisect else plan_rung(rung, incident, run, policy)
 
 
 def plan_rung(rung: Rung, incident: Incident, run: RunState, policy: Policy, *, beside: int = 0) -> Plan:
@@ -66,6 +68,36 @@ def plan_rung(rung: Rung, incident: Incident, run: RunState, policy: Policy, *, 
         decision = _decision(incident, rung, target, run, policy)
     except ConfigError as error:
         return skipped(rung, str(error))
+    return _checked(decision, target, rung, incident, run, policy)
+
+
+def plan_found(rung: Rung, incident: Incident, run: RunState, policy: Policy) -> Plan:
+    """The plan of what follows from the incident's bisect: that bisect first, where it has not come to its end."""
+    found, ours = run.bisect, rollback_id(incident.id, len(incident.rollbacks) + 1)
+    if found is None or not found.over:
+        if policy.mode != "act":
+            asked = f"`sentinel bisect {incident.id}`"
+            return Plan(
+                refusal=f"rung {rung.name!r} needs {asked}: a person starts it in mode {policy.mode}", waits=True
+            )
+        return Plan(bisects=True, reason=found.reason if found is not None else "the cause is asked for first")
+    if found.needs_person:
+        return Plan(refusal=f"rung {rung.name!r}: a machine has to be left out: {found.reason}")
+    there = run.checkpoint(found.tag) if found.tag is not None else None
+    gone = found.tag is not None and (there is None or not there.complete or there.verified is False)
+    if found.overrides is None or gone:
+        return skipped(
+            rung, f"{found.tag}, from which the bisect began, is not whole any more" if gone else found.reason
+        )
+    once = found.overrides.once
+    named = replace(found.overrides, rollback=ours, once=None if once is None else replace(once, id=ours))
+    target = Target(tag=found.tag, global_step=found.global_step, reason=f"the bisect began there: {found.reason}")
+    decision = decision_of(named, incident.baseline, run, rung=rung.name, hypothesis=found.reason, target=target)
+    return _checked(decision, target, rung, incident, run, policy)
+
+
+def _checked(decision: Rollback, target: Target, rung: Rung, incident: Incident, run: RunState, policy: Policy) -> Plan:
+    """The plan of the decision, where the trainer makes its changes, its target is whole and it is not too dear."""
     if decision.restart and (unapplied := not_applied(decision.overrides, incident.baseline, run)) is not None:
         return skipped(rung, unapplied)
     if (first := not_yet_verified(run.checkpoint(target.tag) if target.tag else None)) is not None:

@@ -148,6 +148,15 @@ class Race:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bisected:
+    """The bisect that a rung of the incident has asked for."""
+
+    after_attempt: int  # the run's newest attempt when it was begun; 0 for none
+    over: str | None = None  # what it has come to, as a sentence; None while it goes on
+    gpu_hours: float | None = None  # what its probes took; None while it goes on, or where it is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """What a person was asked to agree to."""
 
@@ -188,6 +197,7 @@ class Incident:
     waits: list[Wait] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
     races: list[Race] = field(default_factory=list)
+    bisect: Bisected | None = None
     shadows: int = 0
     proposal: Proposal | None = None  # the last one; a decision takes it away
     purged: bool = False
@@ -223,6 +233,11 @@ class Incident:
         return None if last.winner is not None and last.winner.probe in adopted else last
 
     @property
+    def bisecting(self) -> bool:
+        """Whether the bisect that a rung has asked for goes on."""
+        return self.bisect is not None and self.bisect.over is None
+
+    @property
     def tried(self) -> int:
         """Rungs of the ladder, from its first one, that were tried or could not be."""
         raced = sum(len(race.entrants) for race in self.races if not race.void)
@@ -235,8 +250,9 @@ class Incident:
 
     @property
     def spent_gpu_hours(self) -> float:
-        """What its rollbacks threw away and its races were to take, as far as that was known."""
-        return sum(r.lost_gpu_hours or 0.0 for r in self.rollbacks) + sum(r.gpu_hours or 0.0 for r in self.races)
+        """What its rollbacks threw away, its races were to take and its bisect took, as far as that was known."""
+        probes = sum(r.gpu_hours or 0.0 for r in self.races) + (self.bisect.gpu_hours or 0.0 if self.bisect else 0.0)
+        return sum(r.lost_gpu_hours or 0.0 for r in self.rollbacks) + probes
 
 
 def incident_id(number: int) -> str:

@@ -11,6 +11,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     rung_skipped            a rung that can't be carried out (rung, hypothesis, reason): the next one is tried
     race_begun  rungs that are tried side by side (entrants: decisions; until_step, gpu_hours)
     race_ended  why, and what it leaves to the run (winner: probe, tag, global_step; or null), or that none ran (void)
+    bisect_begun, bisect_ended      a rung asks for the cause (rung, newest_attempt); what was found (reason, gpu_hours)
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for an undo
     applied     every action of the decision has been seen done
@@ -35,6 +36,7 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import (
     PROOFS,
     Adoption,
+    Bisected,
     Event,
     Incident,
     Proof,
@@ -181,7 +183,7 @@ def _take(incidents: dict[str, Incident], event: Event) -> None:
             rollback.taken_back |= event["rollback"] in (None, rollback.id)
         return
     _of_incident(incident, kind, event)
-    _of_race(incident, kind, event)
+    _of_probes(incident, kind, event)
     if kind == "closed":
         for other in incidents.values():
             if other.ignored in {r.id for r in incident.rollbacks} and other.status != "closed":
@@ -220,8 +222,12 @@ def _of_incident(incident: Incident, kind: str, event: Event) -> None:
             incident.purged = True
 
 
-def _of_race(incident: Incident, kind: str, event: Event) -> None:
-    if kind == "race_begun":
+def _of_probes(incident: Incident, kind: str, event: Event) -> None:
+    if kind == "bisect_begun":
+        incident.bisect = Bisected(after_attempt=event["newest_attempt"])
+    elif kind == "bisect_ended" and incident.bisect is not None:
+        incident.bisect = replace(incident.bisect, over=event["reason"], gpu_hours=event["gpu_hours"])
+    elif kind == "race_begun":
         time_unix_s, facts = float(event["time_unix_s"]), {key: event[key] for key in ("until_step", "gpu_hours")}
         incident.races.append(Race(entrants=tuple(_decided(e, time_unix_s) for e in event["entrants"]), **facts))
     elif kind == "race_ended":

@@ -142,22 +142,31 @@ class Rung(OptimizerSettings):
     wait_steps: Annotated[int | None, POSITIVE] = None
     """Change nothing and watch for so many more steps whether the run heals; a rung of its own. None does not wait."""
 
+    bisect: bool = False
+    """Ask for the cause first: once the job is stopped, `sentinel bisect` of the incident is run, and the restart makes
+    the change that healed in it, from the checkpoint that it began from; a rung of its own, one in a ladder. Where no
+    cause is likely, the next rung is tried."""
+
     page: bool = False
     """Stop here and ask for a person, with the hypothesis; a rung of its own, and as a rule the last."""
 
     @property
     def restarts(self) -> bool:
-        """Whether the rung starts the job again: one that waits or asks for a person does not."""
-        return not self.page and self.wait_steps is None
+        """Whether its keys say what a restart changes: one that waits, bisects or asks for a person says nothing."""
+        return not self.page and self.wait_steps is None and not self.bisect
 
     def __post_init__(self) -> None:
         set_keys = [f.name for f in fields(self) if getattr(self, f.name) != f.default and f.name not in _NAMING]
         if not set_keys:
             raise ConfigError(f"rung {self.name!r} changes nothing: the same run would diverge the same way again")
-        for alone in ("wait_steps", "page"):
+        for alone, does in (
+            ("wait_steps", "starts nothing"),
+            ("bisect", "finds what is to be changed"),
+            ("page", "starts nothing"),
+        ):
             if alone in set_keys and len(set_keys) > 1:
                 other = next(key for key in set_keys if key != alone)
-                raise ConfigError(f"rung {self.name!r}: {alone} starts nothing, so {other} would not be applied")
+                raise ConfigError(f"rung {self.name!r}: {alone} {does}, so {other} would not be applied")
         self._check_pacing()
         if self.clip_grad is not None and self.clip_grad_factor is not None:
             raise ConfigError(f"rung {self.name!r}: clip_grad and clip_grad_factor say the same thing; leave one out")

@@ -40,6 +40,8 @@ def overrides_for(
 ) -> Overrides:
     """What the trainer is to do differently. ConfigError when the rung needs something that nobody has reported.
     `onset_past` is the position in the data that lies safely past the onset, for a rung that skips up to there."""
+    if rung.bisect:
+        raise ConfigError(f"rung {rung.name!r} follows from `sentinel bisect`: its change is not known before")
     if not rung.restarts:
         raise ConfigError(f"rung {rung.name!r} starts nothing: there is nothing to apply at a restart")
     once = Once(

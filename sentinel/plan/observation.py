@@ -124,6 +124,19 @@ class WandbSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BisectSeen:
+    """The open incident's bisect, where the rung that comes next asks for it."""
+
+    reason: str  # where it stands, or what it has come to, as a sentence
+    over: bool = False  # whether it has come to its end, or can't be run here
+    overrides: Overrides | None = None  # what the restart that follows is made with; None: none follows
+    tag: str | None = None  # the checkpoint that it began from; None is from scratch
+    global_step: int = 0
+    needs_person: bool = False  # whether what follows is for a person: a machine has to be left out
+    gpu_hours: float | None = None  # what its probes have taken; None where no trainer has reported its ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """One look at the run."""
 
@@ -158,6 +171,7 @@ class RunState:
     incidents: tuple[Incident, ...] = ()
     adoptions: Mapping[str, bool] = field(default_factory=dict)  # rollback -> whether its begun adoption is complete
     no_races: str | None = "[policy] race is 1"  # why rungs can't race, as a sentence; None where they can
+    bisect: BisectSeen | None = None  # None where no rung asks for one now
     quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints
     approvals: Mapping[str, Approval] = field(default_factory=dict)  # incident -> a person's yes to what was proposed
     kill_file: bool = False  # whether a person's STATE_DIR/KILL is there: every trainer that sees it stops

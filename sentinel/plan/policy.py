@@ -103,6 +103,8 @@ class Policy:
     act; a start of which too little is known is let go on."""
 
     def __post_init__(self) -> None:
+        if len(bisects := [rung.name for rung in self.ladder if rung.bisect]) > 1:
+            raise ConfigError(f"[policy] ladder: {' and '.join(map(repr, bisects))} bisect: one rung can")
         for span in self.quiet_hours:
             if not _SPAN.fullmatch(span):
                 raise ConfigError(f"quiet_hours: {span!r} should be two times of day, as '22:00-06:00'")

@@ -199,8 +199,8 @@ def _outcome(samples: Sequence[Sample], window: Window) -> tuple[Outcome, str]:
         return _by_itself(samples, now)
     ill = _level([s for s in window.after.values() if s.global_step > window.onset_step][-LAST:])
     limit = healthy * (1 + 4 * window.thresholds.band_floor)
-    if ill is not None and math.isfinite(ill):
-        limit = max(limit, healthy + (ill - healthy) / 2)
+    if ill is not None and limit < ill < math.inf:  # the two levels can be told apart
+        limit = (healthy + ill) / 2
     shown = f"loss {now:.4g} at step {samples[-1].global_step}; healthy {healthy:.4g}"
     return ("calm" if now <= limit else "diverged"), shown if ill is None else f"{shown}, the run's {ill:.4g}"
 

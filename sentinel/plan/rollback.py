@@ -41,6 +41,7 @@ class Plan:
     decision: Rollback | None = None  # made by this plan, and to be recorded before any of its actions
     wait: Wait | None = None  # begun by this plan, and to be recorded: nothing is done but to watch
     skip: Skip | None = None  # a rung that can't be carried out, to be recorded: then the next rung is decided
+    bisects: bool = False  # whether the cause is to be asked for first, by the incident's bisect
     refusal: str | None = None  # why nothing is done; a sentence. Then there are no actions.
     waits: bool = False  # whether the refusal passes by itself (a cooldown) or by a person's word (pause)
     reason: str = ""

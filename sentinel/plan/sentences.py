@@ -84,6 +84,8 @@ _TOLD: Mapping[str, Callable[[Event], str]] = {
     "wait_over": lambda e: f"{e['rung']!r} did not help: {e['reason']}",
     "race_begun": lambda e: f"{', '.join(repr(r['rung']) for r in e['entrants'])} race to step {e['until_step']}",
     "race_ended": lambda e: f"the race has ended: {e['reason']}",
+    "bisect_begun": lambda e: f"rung {e['rung']!r} asks for the cause: the run is bisected from before the onset",
+    "bisect_ended": lambda e: f"the bisect has ended: {e['reason']}",
     "rung_skipped": lambda e: f"rung {e['rung']!r} is skipped: {e['reason']}",
     "shadow": _shadow,
     "decided": lambda e: f"decided {e['rollback']}: {_decision(e)}; hypothesis: {e['hypothesis']}",

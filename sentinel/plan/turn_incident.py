@@ -8,18 +8,18 @@ from dataclasses import asdict, replace
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.actions import QuarantineCheckpoints, StartProbe, StopJob, StopProbe, VerifyCheckpoint
+from sentinel.plan.actions import QuarantineCheckpoints, VerifyCheckpoint
 from sentinel.plan.baseline import filled
 from sentinel.plan.decision import decide, has_not_healed, plan_recovery
 from sentinel.plan.evidence import FIRST_STEPS
-from sentinel.plan.incident import Event, Incident, Proof, Race, Rollback, Skip, digest_of
-from sentinel.plan.incident_events import closed, decided, event, ignored, proof, race_begun, rung_failed, stopped
-from sentinel.plan.liveness import hindered
-from sentinel.plan.look import Look, Outcome, Turn, started_for
+from sentinel.plan.incident import Event, Incident, Proof, Rollback, Skip, digest_of
+from sentinel.plan.incident_events import closed, decided, event, ignored, proof, race_begun, rung_failed
+from sentinel.plan.look import Look, Turn, started_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import Check, outcome, prove
-from sentinel.plan.race import adoption, next_of_race, race_of
-from sentinel.plan.rollback import Plan, on_hold, plan_rollback
+from sentinel.plan.race import race_of
+from sentinel.plan.rollback import Plan, plan_rollback
+from sentinel.plan.turn_probes import refused_turn, stop_turn, turn_beside
 
 
 def incident_turn(incident: Incident, look: Look, policy: Policy) -> Turn:
@@ -45,8 +45,8 @@ def to_preview(look: Look, policy: Policy) -> Rollback | None:
 
 
 def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
-    if incident.race is not None:
-        return _race(incident, incident.race, look, policy)
+    if (beside := turn_beside(incident, look, policy)) is not None:
+        return beside
     if incident.onset_range is None and not incident.rollbacks:  # it has no onset to choose a target by
         return _closed(incident, "superseded", "what a person asked for was cut short before it was begun")
     well = look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED)
@@ -56,7 +56,8 @@ def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
         if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
             return Turn(reason=reason, records=(event("wait_over", incident.id, rung=wait.rung, reason=reason),))
         return Turn(reason=f"{wait.rung!r} watches until step {wait.until_step}")
-    planned = decide(incident, look.run, policy) if incident.races else plan_recovery(look.verdict, look.run, policy)
+    stopped_for = incident.races or incident.bisect  # then the verdict is no longer that of a run that trains
+    planned = decide(incident, look.run, policy) if stopped_for else plan_recovery(look.verdict, look.run, policy)
     plan = _carried_by_the_script(planned, look)
     if plan.decision is not None and (race := race_of(incident, look.run, policy)) is not None:
         if isinstance(race, Plan):
@@ -69,34 +70,10 @@ def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
         return Turn(reason=plan.reason, records=(waiting,))
     if (skip := plan.skip) is not None:  # in every mode: nothing is done, and the next turn decides the next rung
         return Turn(reason=plan.reason, records=(event("rung_skipped", incident.id, **asdict(skip)),))
+    if plan.bisects:
+        facts = {"rung": policy.ladder[incident.tried].name, "newest_attempt": look.newest_attempt or 0}
+        return Turn(reason=plan.reason, records=(event("bisect_begun", incident.id, **facts),))
     return _shadow(incident, plan, look) if policy.mode == "observe" else _follow(plan, incident, look, policy)
-
-
-def _race(incident: Incident, race: Race, look: Look, policy: Policy) -> Turn:
-    """A race one step further. The run's job is stopped before the first probe begins, and nothing of the run moves
-    until there is a winner."""
-    if policy.mode != "act":
-        message = f"a race of {incident.id} is half done, and mode is {policy.mode}: its probes are left as they are"
-        return Turn(reason=message, message=message)
-    if (refused := on_hold(look.run)) is not None:
-        return _refused(refused, incident)
-    if (why := hindered(look.run)) is not None:
-        return Turn(reason=why, message=why)
-    if race.after_attempt is not None and (look.newest_attempt or 0) > race.after_attempt:
-        return _stop(
-            incident, f"attempt {look.newest_attempt} began while rungs of {incident.id} raced: it is let go on"
-        )
-    if race.winner is not None:
-        decision = adoption(race, race.winner, incident, look.run)
-        return Turn(reason=race.over or "", records=(decided("decided", incident.id, decision),))
-    if writers := tuple(w.id for w in look.run.jobs.writers):
-        reason = "the job is stopped before its rungs race"
-        return Turn(reason=reason, actions=(StopJob(writers),), incident=incident.id)
-    step = next_of_race(race, look.race, incident, look.races_at_once)
-    turn = Turn(reason=step.reason, records=(step.ended,) if step.ended is not None else (), incident=incident.id)
-    if step.start is not None:
-        return replace(turn, actions=(StartProbe(step.start, incident.id),))
-    return replace(turn, actions=(StopProbe(step.stop, incident.id),) if step.stop is not None else ())
 
 
 def _carried_by_the_script(plan: Plan, look: Look) -> Plan:
@@ -125,7 +102,7 @@ def _shadow(incident: Incident, plan: Plan, look: Look) -> Turn:
 
 def _follow(plan: Plan, incident: Incident, look: Look, policy: Policy) -> Turn:
     if plan.refusal is not None:
-        return _refused(plan, incident)
+        return refused_turn(plan, incident)
     decision, records = plan.decision, tuple[Event, ...]()
     if decision is not None and policy.mode == "approve":
         answer = _approval(incident, decision, look, policy)
@@ -166,7 +143,7 @@ def _carry_on(incident: Incident, rollback: Rollback, look: Look, policy: Policy
         return Turn(reason=message, message=message)
     plan = plan_rollback(rollback, look.run, policy)
     if plan.refusal is not None:
-        return _refused(plan, incident)
+        return refused_turn(plan, incident)
     if plan.actions:
         if (stop := _may_be_its_own(incident, rollback, plan, look)) is not None:
             return stop
@@ -189,7 +166,7 @@ def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, look: Lo
     if incident.status != "applied" or reported or not isinstance(first, QuarantineCheckpoints):
         return None
     saved = f"{first.tags[0]} … {first.tags[-1]}" if len(first.tags) > 1 else first.tags[0]
-    return _stop(
+    return stop_turn(
         incident,
         f"{rollback.id} was carried out, and no start of it is reported: {saved} came since, and may be its own",
     )
@@ -199,13 +176,15 @@ def _not_yet_reported(incident: Incident, rollback: Rollback, look: Look, policy
     """The job was started, and no attempt has reported that it was started for this rollback."""
     made = made_since(look.history, rollback.last_start_attempt)
     if made >= policy.confirm_within_steps:
-        return _stop(incident, f"{rollback.id} was started, {made} steps were made since, and nobody says with what")
+        return stop_turn(
+            incident, f"{rollback.id} was started, {made} steps were made since, and nobody says with what"
+        )
     writers, within_s = look.run.jobs.writers, policy.confirm_within_s
     if writers and all(w.pending for w in writers):
         return Turn(reason="the job waits in the queue, which counts as no delay")
     started = rollback.last_start_unix_s
     if started is not None and look.run.now_unix_s - started > within_s:
-        return _stop(incident, f"{rollback.id} was started {within_s:.0f} s ago and has not reported its start")
+        return stop_turn(incident, f"{rollback.id} was started {within_s:.0f} s ago and has not reported its start")
     return Turn(reason=f"{rollback.id} is carried out and has not reported its start yet")
 
 
@@ -232,7 +211,7 @@ def _no_effect(
     """A change that did not take effect is an incident of its own, and both wait for a person."""
     wrong = next(check for check in checks if check.answer is Proof.CONTRADICTED)
     seen = f"{wrong.reported!r} ({wrong.why})" if wrong.why else repr(wrong.reported)
-    turn = _stop(
+    turn = stop_turn(
         incident,
         f"{rollback.id} did not take effect: {wrong.what} should be {wrong.expected!r}, "
         f"and attempt {attempt.number} reports {seen}",
@@ -260,15 +239,6 @@ def _hold(incident: Incident, rollback: Rollback, look: Look) -> Turn:
     if found.answer is Answer.RECOVERED:
         return _closed(incident, "recovered", found.reason)
     return Turn(reason=found.reason, records=(rung_failed(rollback, attempt.number, found.reason, verdict),))
-
-
-def _refused(plan: Plan, incident: Incident) -> Turn:
-    why = plan.refusal or plan.reason
-    return Turn(reason=why, message=why) if plan.waits else _stop(incident, why)
-
-
-def _stop(incident: Incident, reason: str) -> Turn:
-    return Turn(reason=reason, records=(stopped(incident.id, reason),), outcome=Outcome.PERSON_NEEDED)
 
 
 def _closed(incident: Incident, outcome: str, reason: str) -> Turn:

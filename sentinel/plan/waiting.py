@@ -108,9 +108,8 @@ def odds_of(moment: Moment, table: Table = POOLED) -> Odds | None:
     )
 
 
-def priced(moment: Moment, odds: Odds | None, lost_steps: float, restart_steps: float) -> Waiting:
-    """`lost_steps`: from the target to the newest step."""
-    act = lost_steps + restart_steps
+def priced(moment: Moment, odds: Odds | None, act: float) -> Waiting:
+    """`act`: what a rollback now costs, in steps: those since the target, and the restart's time."""
     if odds is None or not odds.unhealed:
         return Waiting(act_steps=act, wait_steps=None, wait_until=None, odds=odds)
     wait, older = min((unhealed * (act + older * moment.pace), older) for older, unhealed in odds.unhealed)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ from typing import Any
 import pytest
 
 from benchmarks.bisect_causes import SMALL, digests, put_on_record
+from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
+from sentinel.adapters.lock import RunLock
 from sentinel.plan import bisect
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.sample import Sample
 from tests.adapters.checkpoint_files import deepspeed
 from tests.adapters.pagers import until
@@ -75,8 +80,34 @@ def begun(path: Path, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(line, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def weights(folder: Path) -> dict[str, str]:
+    """Digests of the run's checkpoints and journals."""
+    return {name: digest for name, digest in digests(folder).items() if "checkpoints" in name or "attempts" in name}
+
+
 def steps(folder: Path) -> int:
     return sum(isinstance(record, Sample) for record in Journals(folder).poll())
+
+
+def dry_run(path: Path) -> tuple[int, dict[str, Any]]:
+    line = [sys.executable, "-m", "sentinel", "bisect", "--run", str(path), "--dry-run", "--json"]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False)
+    return ran.returncode, dict(json.loads(ran.stdout))
+
+
+def refused_before_it_is_begun(folder: Path, command: list[str], path: Path) -> None:
+    """What a dry run foretells; it writes nothing."""
+    code, told = dry_run(path)
+    assert (code, told["refusal"], told["refused"]) == (0, None, {})
+    assert [p["name"] for p in told["planned"]][:3] == ["control", "control-again", "skip-suspects"]
+    code, told = dry_run(configured(folder, [*command[:2], "state"]))  # names no checkpoints: they would be the run's
+    assert code == 1
+    assert "does not name the checkpoints folder" in told["refusal"]
+    configured(folder, command)
+    (folder / "state" / "bisect" / "incident-1").mkdir(parents=True)
+    with RunLock(folder / "state" / "bisect" / "incident-1"):
+        assert "another sentinel bisects incident-1" in dry_run(path)[1]["refusal"]
+    shutil.rmtree(folder / "state" / "bisect")
 
 
 def killed_and_gone_on_with(folder: Path, path: Path) -> dict[str, Any]:
@@ -105,6 +136,7 @@ def test_a_killed_bisect_goes_on_names_the_samples_and_leaves_the_runs_folders_a
     assert put_on_record(tmp_path) is None
     path = configured(tmp_path, command)
     before = digests(tmp_path)
+    refused_before_it_is_begun(tmp_path, command, path)
     told = killed_and_gone_on_with(tmp_path, path)
     assert digests(tmp_path) == before
     assert told["from"] == {"tag": "global_step20", "global_step": 20}
@@ -139,3 +171,45 @@ def test_a_bisect_of_the_reference_trainer(tmp_path: Path) -> None:
     assert digests(tmp_path) == before
     assert told["probes"][0]["differs_at"] is None, "bit for bit"
     assert (told["ranked"][0]["cause"], told["ranked"][0]["sure"]) == (bisect.SAMPLES, "sure")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_watch_asks_for_the_cause_and_the_restart_makes_the_change_that_healed(tmp_path: Path) -> None:
+    options = [*SMALL, "--no-block-layernorm", "--steps", "400", "--seed", "0"]
+    places = ["--save", str(tmp_path / "checkpoints"), "--state-dir", str(tmp_path / "state")]
+    command = [sys.executable, "-m", "benchmarks.causes.trainer", "nan sample", "45", *options, *places]
+    own = ["--save={checkpoints}", "--state-dir={state}", "--save-interval=0", "--steps={until_step}"]
+    path = configured(tmp_path, command, bisect={"options": own}, policy={"mode": "act"})
+    with path.open("a") as written:
+        written.write('[[policy.ladder]]\nname = "the cause"\nhypothesis = "its bisect finds it"\nbisect = true\n')
+    environment = dict(os.environ, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+    log, jobs = IncidentLog(tmp_path / "state" / "incidents.jsonl"), LocalJobs(tmp_path / "state")
+    line, before = [sys.executable, "-m", "sentinel", "watch", "--run", str(path)], dict[str, str]()
+    quiet: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "text": True}
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **quiet),
+        subprocess.Popen(line, stderr=subprocess.PIPE, **quiet) as watch,
+    ):
+        try:
+            end = time.monotonic() + 500
+            while not {*(kinds := [e["event"] for e in log.read()])} & {"closed", "rung_failed", "stopped"}:
+                assert time.monotonic() < end, kinds
+                assert watch.poll() is None, watch.stderr.read() if watch.stderr else ""
+                if kinds[-1:] == ["done"] and "bisect_ended" not in kinds:  # the job is stopped; its probes run
+                    before = before or weights(tmp_path)
+                    assert weights(tmp_path) == before, "nothing of the run moves before its cause is known"
+                time.sleep(0.3)
+        finally:
+            watch.terminate()
+            jobs.stop(grace_s=20)
+    (incident,) = fold(log.read())
+    assert before
+    assert incident.outcome == "recovered", incident.note
+    assert kinds.count("bisect_begun") == kinds.count("bisect_ended") == 1
+    assert incident.bisect is not None
+    assert str(incident.bisect.over).startswith("samples of the data (sure)")
+    (rollback,) = incident.rollbacks
+    assert (rollback.rung, rollback.target_tag, rollback.proved) == ("the cause", "global_step30", True)
+    assert rollback.overrides.once is not None
+    assert (rollback.overrides.once.skip_samples or 0) > 16 * 5

@@ -20,6 +20,7 @@ from sentinel.plan.actions import (
     Action,
     AdoptProbe,
     CutTensorBoard,
+    FollowBisect,
     PointLatest,
     QuarantineCheckpoints,
     StartJob,
@@ -27,10 +28,11 @@ from sentinel.plan.actions import (
     StopProbe,
     WriteOverrides,
 )
+from sentinel.plan.bisect_rung import asks_for_cause
 from sentinel.plan.incident import Adoption, Approval, Incident, Proof
 from sentinel.plan.incident_events import closed, fold
 from sentinel.plan.look import Look, Memory, Outcome, started_for
-from sentinel.plan.observation import Life, RunState
+from sentinel.plan.observation import BisectSeen, Life, RunState
 from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.policy import Policy
 from sentinel.plan.race import Standing
@@ -61,6 +63,9 @@ class Story:
 
     probes: tuple[str, ...] = ()
     """Of each probe of its races, in the order of their starts: well, ill, lost, refused. () races none."""
+
+    cause: BisectSeen | None = None
+    """What its bisect comes to, once it was followed for three turns."""
 
     approves: bool = True
     prepares: bool = False
@@ -99,6 +104,7 @@ class World:
         self._begin(self.jobs[0])
         self.undo_begun = False
         self.probes: dict[str, list[Any]] = {}  # by its name: its fate, and the looks at it so far
+        self.bisected = 0  # turns in which its bisect was followed
 
     def copy(self) -> World:
         """As it is now: what is done to one does not show in the other."""
@@ -127,10 +133,11 @@ class World:
         self._effect()
         moves = (
             QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides | StartJob | StartProbe | AdoptProbe
-        )
+        ) | FollowBisect
         if isinstance(action, moves):
             assert not self.state.jobs.writers, f"{action} while {self.state.jobs.writers} may write"
         self.state = apply(self.state, action)
+        self.bisected += isinstance(action, FollowBisect)
         if isinstance(action, StartProbe):
             self.probes.setdefault(action.probe, [self.story.probes[len(self.probes)], 0])
         elif isinstance(action, StopProbe):
@@ -168,6 +175,11 @@ class World:
         saved = Adoption(probe=name, tag=f"global_step{until_step}", global_step=until_step)
         known = {"proof": Proof.CONFIRMED, "saved": saved, "loss": 3.0}
         return Standing(probe=name, life=Life.GONE, last_step=until_step, **known)
+
+    def _bisect(self, incident: Incident | None) -> BisectSeen | None:
+        if self.story.cause is None or not asks_for_cause(incident, self.story.policy):
+            return None
+        return self.story.cause if self.bisected > 2 else BisectSeen(reason=f"{self.bisected} probes have ended")
 
     # time
 
@@ -275,6 +287,7 @@ class World:
             last_step=latest.samples[-1].global_step if latest and latest.samples else None,
             no_races=None if self.story.probes else "no probes are run here",
         )
+        state = replace(state, bisect=self._bisect(state.open_incident))
         onset = OnsetReadings(best_mean=3.6, onset_samples=49 * 16, batch_samples=16)
         found = Look(
             history=self.history,
@@ -340,6 +353,7 @@ class World:
                 for r in i.rollbacks
             ],
             "races": [(r.until_step, r.over, r.void, r.winner) for i in incidents for r in i.races],
+            "bisects": [i.bisect for i in incidents],
             "rungs": [(len(i.waits), [s.rung for s in i.skips]) for i in incidents],
             "checkpoints": [c.tag for c in self.state.checkpoints],
             "latest": self.state.latest_tag,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,14 +11,32 @@ import pytest
 from sentinel.plan.incident_events import fold
 from sentinel.plan.ladder import Rung
 from sentinel.plan.look import Outcome
+from sentinel.plan.observation import BisectSeen
 from sentinel.plan.policy import Policy
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 from tests.plan.simulated_run import Story, World
+from tests.plan.test_recovery_plan import BASELINE
 
 RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=True)
 EARLIER = Rung(name="earlier", hypothesis="it began before", target="earlier", reseed=True)
 PATIENCE = Rung(name="patience", hypothesis="it heals by itself", wait_steps=20)
 SKIP = Rung(name="clip", hypothesis="a gradient did it", clip_grad_factor=0.5)
 CLIP = Rung(name="clip anew", hypothesis="a gradient did it", clip_grad=0.5)
+CAUSE = Rung(name="the cause", hypothesis="its bisect finds it", bisect=True)
+FOUND = BisectSeen(
+    over=True,
+    reason="the order of the data (likely): another one heals it",
+    tag="global_step20",
+    global_step=20,
+    gpu_hours=2.0,
+    overrides=Overrides(
+        incident="incident-1",
+        rollback="probe-other-order",
+        anchor=Anchor(global_step=20, consumed_samples=320),
+        standing=BASELINE.standing,
+        once=Once(id="probe-other-order", seed=4),
+    ),
+)
 PAGE = Rung(name="the model", hypothesis="its shape is wrong", page=True)
 
 
@@ -132,6 +151,21 @@ STORIES = {
     ),
     "adopts what diverges again": (
         Story(policy=policy(RESEED, EARLIER, race=2), fates=("diverges", "diverges"), probes=("well", "ill")),
+        Outcome.PERSON_NEEDED,
+        None,
+    ),
+    "takes over what healed in its bisect": (
+        Story(policy=policy(CAUSE, RESEED), fates=("diverges", "recovers"), cause=FOUND),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "finds no cause, then tries the next rung": (
+        Story(policy=policy(CAUSE, RESEED), fates=("diverges", "recovers"), cause=replace(FOUND, overrides=None)),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "finds a broken node": (
+        Story(policy=policy(CAUSE, RESEED), fates=("diverges",), cause=replace(FOUND, needs_person=True)),
         Outcome.PERSON_NEEDED,
         None,
     ),

@@ -14,6 +14,7 @@ from sentinel.plan.actions import (
     AdoptProbe,
     BranchWandb,
     CutTensorBoard,
+    FollowBisect,
     PointLatest,
     PrepareJob,
     QuarantineCheckpoints,
@@ -106,7 +107,7 @@ def apply(state: RunState, action: Action) -> RunState:
             adopted = Checkpoint(tag=tag, global_step=int(tag.removeprefix("global_step")), complete=True)
             there = (*state.checkpoints, adopted)
             return replace(state, checkpoints=there, adoptions={rollback: True}, tensorboard_past=adopted.global_step)
-        case StartProbe() | StopProbe():
+        case StartProbe() | StopProbe() | FollowBisect():
             return state
         case VerifyCheckpoint(tag):
             seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.checkpoints)

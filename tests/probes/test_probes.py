@@ -267,6 +267,23 @@ def test_an_outcome(samples: list[Sample], outcome: str) -> None:
     assert result_of(probe("one"), _attempt(samples), window).outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("ill", "loss", "outcome"),
+    [
+        (3.30, 3.20, "diverged"),  # 10 % above: the two levels can be told apart, and it is nearer to the run's
+        (3.30, 3.10, "calm"),
+        (3.15, 3.20, "calm"),  # 5 % above: within what noise makes
+        (float("nan"), 3.20, "calm"),
+        (float("nan"), 3.30, "diverged"),
+    ],
+)
+def test_the_outcome_beside_a_run_that_rose_by_little(ill: float, loss: float, outcome: str) -> None:
+    after = {step: replace(s, loss=ill if step >= ONSET else s.loss) for step, s in WINDOW.after.items()}
+    window = replace(WINDOW, after=after, thresholds=Thresholds(patience_steps=100))
+    samples = readings(range(AT + 1, ALARM + 1), loss=loss)
+    assert result_of(probe("one"), _attempt(samples), window).outcome == outcome
+
+
 def _attempt(samples: list[Sample]) -> Any:
     from sentinel.judge.history import Attempt
 

@@ -80,6 +80,7 @@ class Trainer:
             applies=CHANGES,
             trainer="the reference GPT trainer",
         )
+        model.report_logits_to(self.hook.report_logits)
         adam = AdamSettings.of(self.engine)
         self.progress, rng = checkpoint.load(self.engine, settings.save)
         self.resumed_from = self.progress.step or None

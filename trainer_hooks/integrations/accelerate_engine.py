@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from trainer_hooks.sample.logits import watch_outputs
+
 if TYPE_CHECKING:
     from trainer_hooks.hook import Hook
 
@@ -65,6 +67,7 @@ class AccelerateEngine:
         self._config = _Clipping(trainer.args)
         self._configured_clipping = trainer.args.max_grad_norm
         self._hook: Hook | None = None
+        self._watching: Any = None  # the handle of the model's forward hook
         self._coming = False  # whether the hook has seen the gradients of the update under way
 
     def watched_by(self, hook: Hook) -> None:
@@ -81,6 +84,7 @@ class AccelerateEngine:
             return clip(*args, **kwargs)
 
         accelerator.backward, accelerator.clip_grad_norm_ = hooked_backward, hooked_clip
+        self._watching = watch_outputs(self._model, hook)
 
     def update_coming(self) -> None:
         """The gradients are whole: told where they are clipped, and once more before the update."""
@@ -101,6 +105,8 @@ class AccelerateEngine:
         for name in ("backward", "clip_grad_norm_"):
             self._accelerator.__dict__.pop(name, None)
         self._args.max_grad_norm = self._configured_clipping
+        if self._watching is not None:
+            self._watching.remove()
 
     def register_forward_pre_hook(self, hook: Any, **options: Any) -> Any:
         """On the outermost module, which no compilation takes in."""

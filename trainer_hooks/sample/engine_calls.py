@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from trainer_hooks.sample.logits import watch_outputs
+
 if TYPE_CHECKING:
     from trainer_hooks.hook import Hook
 
@@ -22,6 +24,8 @@ def wrap_engine(engine: Any, hook: Hook) -> None:
         return update(*args, **kwargs)
 
     engine._take_model_step = hooked_update
+    if hasattr(engine, "register_forward_hook"):
+        watch_outputs(engine, hook)
     if hasattr(engine, "train_batch"):
         _wrap_pipeline(engine, hook)
     else:

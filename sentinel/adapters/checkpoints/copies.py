@@ -44,15 +44,31 @@ def place_checkpoint(run: Path, tag: str | None, copies: Path, destination: Path
         Checkpoints(destination).point_latest(tag, named.global_step, incident="probe", rollback="probe")
 
 
-def _copied(run: Path, named: Named, copies: Path) -> tuple[Contents, bool]:
-    """The copy of the checkpoint, and whether it is a folder in the run's folder. A copy that is whole is all that is
-    looked at: after a rollback the run's checkpoint may be gone, or another one of the same name."""
-    copy, note = copies / named.tag, copies / f"{named.tag}.copied"
-    copied = read_record(note, lambda read: list(read["files"]), CheckpointError) if note.exists() else None
-    in_folder = not named.layout.in_files
-    if copied is not None and copy.is_dir() and _alike(walk(copy).files) == copied:
-        return walk(copy), in_folder
-    source = walk_checkpoint(run, named)
+def check_placeable(run: Path, tag: str | None, copies: Path) -> None:
+    """CheckpointError where `place_checkpoint` could not be made of it now; writes nothing."""
+    named = recognise(tag) if tag is not None else None
+    if named is not None and _whole_copy(named, copies) is None:
+        _check_room(named, _source(run, named, copies), copies)
+
+
+def _whole_copy(named: Named, copies: Path) -> Contents | None:
+    """A copy that is whole is all that is looked at: after a rollback the run's checkpoint may be gone, or another one
+    of the same name."""
+    copy, copied = copies / named.tag, _noted(named, copies)
+    if copied is None or not copy.is_dir():
+        return None
+    contents = walk(copy)
+    return contents if _alike(contents.files) == copied else None
+
+
+def _noted(named: Named, copies: Path) -> list[list[str | int]] | None:
+    note = copies / f"{named.tag}.copied"
+    return read_record(note, lambda read: list(read["files"]), CheckpointError) if note.exists() else None
+
+
+def _source(run: Path, named: Named, copies: Path) -> Contents:
+    """The run's checkpoint, which can be copied."""
+    source, in_folder, copied = walk_checkpoint(run, named), not named.layout.in_files, _noted(named, copies)
     if not source.files and (not in_folder or not os.path.lexists(run / named.tag)):
         raise CheckpointError(f"{run} has no checkpoint {named.tag!r} to begin a probe from")
     if source.refusal is not None or not source.files:
@@ -63,16 +79,30 @@ def _copied(run: Path, named: Named, copies: Path) -> tuple[Contents, bool]:
             f"a probe has changed the copy of {named.tag}, and the run has another {named.tag} by now: delete "
             f"{copies.parent} to begin anew"
         )
+    return source
+
+
+def _check_room(named: Named, source: Contents, copies: Path) -> None:
+    there = next(folder for folder in (copies, *copies.parents) if folder.is_dir())
+    if (problem := room_for(there, source.size_bytes, len(source.files)).problem) is not None:
+        raise CheckpointError(f"{named.tag} can't be copied for a probe: {problem}; [bisect] folder can name another")
+
+
+def _copied(run: Path, named: Named, copies: Path) -> tuple[Contents, bool]:
+    """The copy of the checkpoint, and whether it is a folder in the run's folder."""
+    copy, note, in_folder = copies / named.tag, copies / f"{named.tag}.copied", not named.layout.in_files
+    if (whole := _whole_copy(named, copies)) is not None:
+        return whole, in_folder
+    source = _source(run, named, copies)
     unfinished = copies / f".{named.tag}.unfinished"
     for old in (copy, unfinished):
         if old.exists():
             shutil.rmtree(old)  # sentinel's own copy, cut short or changed by a probe
     make_folders(copies)
-    if (problem := room_for(copies, source.size_bytes, len(source.files)).problem) is not None:
-        raise CheckpointError(f"{named.tag} can't be copied for a probe: {problem}; [bisect] folder can name another")
+    _check_room(named, source, copies)
     unfinished.mkdir()
     for folder in sorted(source.folders):
-        (unfinished / folder).mkdir(parents=True, exist_ok=True)
+        (unfinished / folder).mkdir()
     changed = CheckpointError(f"{named.tag} of {run} changed while it was copied for a probe")
     for item in source.files:
         try:
@@ -110,7 +140,7 @@ def _copy(source: Path, destination: Path) -> None:
 def _linked(copy: Contents, destination: Path) -> None:
     make_folders(destination)
     for folder in sorted(copy.folders):
-        (destination / folder).mkdir(parents=True, exist_ok=True)
+        (destination / folder).mkdir(exist_ok=True)
     for item in copy.files:
         try:
             (destination / item.name).hardlink_to(copy.root / item.name)
