@@ -14,6 +14,7 @@ from tools import (
     log_formats_page,
     metrics_page,
     paging_page,
+    python_page,
     runbook_page,
     rungs_page,
 )
@@ -30,6 +31,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "LOG_FORMATS.md": log_formats_page.page,
     "METRICS.md": metrics_page.page,
     "PAGING.md": paging_page.page,
+    "PYTHON.md": python_page.page,
     "RUNBOOK.md": runbook_page.page,
     "RUNGS.md": rungs_page.page,
 }

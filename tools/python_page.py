@@ -1,0 +1,80 @@
+"""Writes docs/PYTHON.md: what a training program calls, with its signature and docstring, read without an import."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["page"]
+
+Documented = ast.ClassDef | ast.FunctionDef
+HOOKS = Path(__file__).parents[1] / "trainer_hooks"
+# where a program imports it from -> (file, public names)
+API = {
+    "trainer_hooks": ("hook.py", ("attach", "Hook")),
+    "trainer_hooks.huggingface": ("integrations/huggingface.py", ("StabilityCallback",)),
+    "trainer_hooks.seqlen_warmup": ("warmup/seqlen_warmup.py", ("SeqlenWarmup",)),
+    "trainer_hooks.random_ltd": ("random_ltd/random_ltd.py", ("RandomLtd", "LayerTokens")),
+    "trainer_hooks.data": ("data/order.py", ("CurriculumOrder",)),
+}
+HEAD = """# Python
+
+What a training program calls; in use: [attach](ATTACH.md), [sequence length warmup](SLW.md),
+[token dropping](RANDOM_LTD.md), [a curriculum](DATA.md).
+
+This page is made from the docstrings by `tools/python_page.py` (`make pages`).
+"""
+
+
+def page() -> str:
+    """The page, as Markdown."""
+    return "\n".join((HEAD, *(line for module in API for line in _module(module, *API[module]))))
+
+
+def _module(module: str, file: str, names: tuple[str, ...]) -> Iterator[str]:
+    defined = {n.name: n for n in ast.parse((HOOKS / file).read_text()).body if isinstance(n, Documented)}
+    for name in names:
+        yield f"## {name}\n\n`from {module} import {name}`\n"
+        yield from _entry(defined[name])
+
+
+def _entry(node: Documented) -> Iterator[str]:
+    methods = [m for m in node.body if isinstance(m, ast.FunctionDef)] if isinstance(node, ast.ClassDef) else []
+    made = next((m for m in methods if m.name == "__init__"), node)
+    if isinstance(made, ast.FunctionDef):
+        yield f"```python\n{node.name}({_arguments(made)})\n```\n"
+    yield _text(node)
+    if made is not node and ast.get_docstring(made):
+        yield _text(made)
+    public = [m for m in methods if not m.name.startswith("_") and _is_for_programs(m)]
+    if public:
+        yield "| method | meaning |\n|---|---|"
+        yield "".join(f"| `{_call(m)}` | {_cell(m)} |\n" for m in public)
+
+
+def _is_for_programs(method: ast.FunctionDef) -> bool:
+    """Whether it has a docstring that does not begin with "Called by"."""
+    text = ast.get_docstring(method)
+    return text is not None and not text.startswith("Called") and not method.name.startswith("on_")
+
+
+def _call(method: ast.FunctionDef) -> str:
+    is_property = any(isinstance(d, ast.Name) and d.id == "property" for d in method.decorator_list)
+    return method.name if is_property else f"{method.name}({_arguments(method)})".replace("|", "\\|")
+
+
+def _arguments(function: ast.FunctionDef) -> str:
+    first = function.args.args[:1]
+    if first and first[0].arg == "self":
+        function.args.args = function.args.args[1:]
+    return ast.unparse(function.args)
+
+
+def _text(node: Documented) -> str:
+    return inspect.cleandoc(ast.get_docstring(node) or "").replace("<", "&lt;") + "\n"
+
+
+def _cell(node: Documented) -> str:
+    return " ".join(_text(node).split()).replace("|", "\\|")
