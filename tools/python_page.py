@@ -5,20 +5,22 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 __all__ = ["page"]
 
 Documented = ast.ClassDef | ast.FunctionDef
 HOOKS = Path(__file__).parents[1] / "trainer_hooks"
-# where a program imports it from -> (file, public names)
-API = {
-    "trainer_hooks": ("hook.py", ("attach", "Hook")),
-    "trainer_hooks.huggingface": ("integrations/huggingface.py", ("StabilityCallback",)),
-    "trainer_hooks.seqlen_warmup": ("warmup/seqlen_warmup.py", ("SeqlenWarmup",)),
-    "trainer_hooks.random_ltd": ("random_ltd/random_ltd.py", ("RandomLtd", "LayerTokens")),
-    "trainer_hooks.data": ("data/order.py", ("CurriculumOrder",)),
-}
+# (where a program imports it from, file, public names)
+API = (
+    ("trainer_hooks", "hook.py", ("attach", "Hook")),
+    ("trainer_hooks", "export/exporter.py", ("ExporterSettings",)),
+    ("trainer_hooks.huggingface", "integrations/huggingface.py", ("StabilityCallback",)),
+    ("trainer_hooks.seqlen_warmup", "warmup/seqlen_warmup.py", ("SeqlenWarmup",)),
+    ("trainer_hooks.random_ltd", "random_ltd/random_ltd.py", ("RandomLtd", "LayerTokens")),
+    ("trainer_hooks.data", "data/order.py", ("CurriculumOrder",)),
+)
 HEAD = """# Python
 
 What a training program calls; in use: [attach](ATTACH.md), [sequence length warmup](SLW.md),
@@ -30,7 +32,7 @@ This page is made from the docstrings by `tools/python_page.py` (`make pages`).
 
 def page() -> str:
     """The page, as Markdown."""
-    return "\n".join((HEAD, *(line for module in API for line in _module(module, *API[module]))))
+    return "\n".join((HEAD, *(line for entry in API for line in _module(*entry))))
 
 
 def _module(module: str, file: str, names: tuple[str, ...]) -> Iterator[str]:
@@ -48,10 +50,23 @@ def _entry(node: Documented) -> Iterator[str]:
     yield _text(node)
     if made is not node and ast.get_docstring(made):
         yield _text(made)
+    if isinstance(node, ast.ClassDef) and (settings := _fields_of(node)):
+        yield "| setting | default | meaning |\n|---|---|---|"
+        yield "".join(f"| `{name}` | `{default}` | {_line(text)} |\n" for name, default, text in settings)
     public = [m for m in methods if not m.name.startswith("_") and _is_for_programs(m)]
     if public:
         yield "| method | meaning |\n|---|---|"
         yield "".join(f"| `{_call(m)}` | {_cell(m)} |\n" for m in public)
+
+
+def _fields_of(node: ast.ClassDef) -> list[tuple[str, str, str]]:
+    """Name, default and docstring of each field."""
+    return [
+        (field.target.id, ast.unparse(field.value), str(doc.value.value))
+        for field, doc in pairwise(node.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.value is not None
+        if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
+    ]
 
 
 def _is_for_programs(method: ast.FunctionDef) -> bool:
@@ -77,4 +92,8 @@ def _text(node: Documented) -> str:
 
 
 def _cell(node: Documented) -> str:
-    return " ".join(_text(node).split()).replace("|", "\\|")
+    return _line(_text(node))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
