@@ -17,6 +17,7 @@ API = (
     ("trainer_hooks", "hook.py", ("attach", "Hook")),
     ("trainer_hooks", "export/exporter.py", ("ExporterSettings",)),
     ("trainer_hooks.huggingface", "integrations/huggingface.py", ("StabilityCallback",)),
+    ("What the callback applies of overrides.json", "integrations/huggingface_changes.py", ()),
     ("trainer_hooks.seqlen_warmup", "warmup/seqlen_warmup.py", ("SeqlenWarmup",)),
     ("trainer_hooks.random_ltd", "random_ltd/random_ltd.py", ("RandomLtd", "LayerTokens")),
     ("trainer_hooks.data", "data/order.py", ("CurriculumOrder",)),
@@ -36,7 +37,10 @@ def page() -> str:
 
 
 def _module(module: str, file: str, names: tuple[str, ...]) -> Iterator[str]:
-    defined = {n.name: n for n in ast.parse((HOOKS / file).read_text()).body if isinstance(n, Documented)}
+    tree = ast.parse((HOOKS / file).read_text())
+    if not names:
+        yield f"## {module}\n\n{inspect.cleandoc(ast.get_docstring(tree) or '')}\n"
+    defined = {n.name: n for n in tree.body if isinstance(n, Documented)}
     for name in names:
         yield f"## {name}\n\n`from {module} import {name}`\n"
         yield from _entry(defined[name])
