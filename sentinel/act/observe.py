@@ -195,6 +195,13 @@ class Observer:
             paused=(near.state_dir / "PAUSED").exists(),
         )
 
+    def stop_probes(self, incidents: Sequence[Incident]) -> None:
+        """Stops what still runs of the incidents' races and bisects: a person has decided otherwise."""
+        if self.racing is not None:
+            self.racing.stop_all(incidents)
+        if self.bisects is not None:
+            self.bisects.stop_all(incidents)
+
     def _with_bisect(self, run: RunState) -> RunState:
         incident = run.open_incident
         if self.bisects is None or incident is None or not asks_for_cause(incident, self._policy):

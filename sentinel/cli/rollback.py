@@ -114,10 +114,7 @@ def _with_onset(look: Look, margin_steps: int) -> RunState:
 def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> int:
     attempt, ledger = look.history.latest, parts.ledger
     number, incident = look.run.next_incident, incident_id(look.run.next_incident)
-    if parts.observer.racing is not None:  # before its incident is closed: then its folders may be purged
-        parts.observer.racing.stop_all([i for i in look.run.incidents if i.race is not None])
-    if parts.observer.bisects is not None:
-        parts.observer.bisects.stop_all(look.run.incidents, look.history, look.run)
+    parts.observer.stop_probes(look.run.incidents)  # before they are closed: then the probes' folders may be purged
     for other in look.run.incidents:
         if other.status != "closed":
             ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
