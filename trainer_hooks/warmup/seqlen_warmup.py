@@ -49,24 +49,21 @@ class SeqlenWarmup:
         kept_every: int = 4,
         level: bool = True,
     ) -> None:
-        """
-            shorten, with F targets of a sample at full length, L of this step and a batch of B: truncate
-            keeps B of L and drops the
-        rest (`dropped_tokens`); reshape makes B * floor(F / L) of L and drops F mod L of each; truncate_keep
-        and reshape_keep
-        keep what is left over, and train on it at full length, each target exactly once.
-        Batches: tensors, tuples, dicts, dataclasses, nested. Axes of F or F + 1 tokens are cut, also in masks
-        (B, 1, T, T). A
-        shape that is ambiguous stops the run. cu_seqlens is not understood; padded batches can be truncated only.
-            engine: DeepSpeed's; gives the global batch. A PipelineEngine gets its batches and shapes from here.
-            full: tokens per sample at full length; the schedule's own `full` by default.
-            global_batch_samples: samples of a step, all ranks together, where there is no engine to ask.
-            axes: {path or last name of a tensor: its sequence axes}, where its shape does not tell; () leaves it alone.
-            positions: paths or last names of tensors of position ids, which a reshape counts anew.
-            shifts_inside: the model predicts T - 1 of a row's T tokens, as Hugging Face's do; else T of T or T + 1.
-            kept_every: once the length is full, one of so many samples is packed of what was kept; 1 is
-            kept ones first.
-            level: before kept tokens are used, one step is cut a little so that they make whole samples.
+        """shorten, with F targets of a sample at full length, L of this step and a batch of B: truncate keeps B of
+        L, and drops the rest (`dropped_tokens`); reshape makes B * floor(F / L) of L and drops F mod L of each;
+        truncate_keep and reshape_keep keep what is left over, and train on it at full length, each target exactly
+        once.
+        Batches: tensors, tuples, dicts, dataclasses, nested. Axes of F or F + 1 tokens are cut, also in masks (B, 1,
+        T, T). A shape that is ambiguous stops the run. cu_seqlens is not understood; padded batches can be truncated
+        only.
+        engine: DeepSpeed's; gives the global batch. A PipelineEngine gets its batches and shapes from here.
+        full: tokens per sample at full length; the schedule's own `full` by default.
+        global_batch_samples: samples of a step, all ranks together, where there is no engine to ask.
+        axes: {path or last name of a tensor: its sequence axes}, where its shape does not tell; () leaves it alone.
+        positions: paths or last names of tensors of position ids, which a reshape counts anew.
+        shifts_inside: the model predicts T - 1 of a row's T tokens, as Hugging Face's do; else T of T or T + 1.
+        kept_every: once the length is full, one of so many samples is packed of what was kept; 1 is kept ones first.
+        level: before kept tokens are used, one step is cut a little so that they make whole samples.
         """
         whole = full if full is not None else getattr(schedule, "full", None)
         if not isinstance(whole, int) or whole <= int(shifts_inside) or kept_every < 1:
