@@ -1,4 +1,28 @@
-"""What of overrides.json Hugging Face's Trainer can be changed by: found out, refused, applied at a start."""
+"""What of overrides.json Hugging Face's Trainer can be changed by: found out, refused, applied at a start.
+
+lr: set before each update, over any scheduler of Trainer's or DeepSpeed's, which goes on and is saved with its own
+values; parameter groups keep their ratios; Trainer logs the LR in force. It needs the run's LR schedule, which is
+known for Trainer's `linear`, `constant`, `constant_with_warmup`, `cosine` and `cosine_with_min_lr`, and for
+DeepSpeed's `WarmupLR`, `WarmupDecayLR` and `WarmupCosineLR` with `warmup_type: linear` (not the default) and no
+minimum.
+
+clip_grad, adam_beta1, adam_beta2, adam_eps, weight_decay: set over what the checkpoint brought back. Refused where
+the optimizer has no such value.
+
+reset_moments, loss_scale: once, at the anchor. Refused where it is not Adam; not fp16, or without DeepSpeed.
+
+seed, skip_samples: the sampler is wrapped: a seed permutes what is left of the epoch, skipped samples stay out; kept
+in trainer_state.json, so a requeue repeats the order exactly. Refused with iterable data sets, `group_by_length` and
+other samplers, `ignore_data_skip`.
+
+seqlen: the first tokens of input_ids, labels and masks are kept (truncate), before Trainer counts the labels;
+evaluations stay at full length. It needs `full_seqlen`; the run's end and its LR stay as they are, for Trainer's
+number of steps is fixed. Refused with encoder-decoder and multimodal models, packing without padding, sequence
+parallelism.
+
+free: by the script, which reads it and passes `applies=("free",)`. shorten (reshape), batch_size, random_ltd,
+curriculum, total_tokens: always refused.
+"""
 
 from __future__ import annotations
 
