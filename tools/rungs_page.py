@@ -8,8 +8,8 @@ __all__ = ["page"]
 
 HEAD = """# What a rung tests
 
-For each key of a [rung](LADDER.md): the hypothesis, with its source, and when it is known to be wrong. A dry run of
-`sentinel rollback --rung` prints this, too. [What each key does](CONFIGURATION.md#policyladder).
+For each key of a [rung](LADDER.md): the hypothesis, with its source, and when it is known to be wrong, which a
+dry run of `sentinel rollback --rung` prints, too. [What each key does](CONFIGURATION.md#policyladder).
 
 This page is made from `sentinel/reports/rungs.toml` by `tools/rungs_page.py` (`make pages`).
 

@@ -3,6 +3,11 @@
 The odds come from pooled spikes (`pooled_spikes.py`: how many of this size and age never came back, how soon the others
 did) and from this run's own. Rolling back at an age throws away the steps from the target to there, and the restart's
 time. Waiting until a later age throws away as much and those steps too, but nothing if the loss is back by then.
+
+Rollback now: steps since the target + restart. Waiting d steps: s(d) x (steps since the target + restart + d), where
+s(d) is the share of the pooled spikes of this kind and age that is not back d steps later. Kind: whether the median
+of the last 8 losses is above the band's edge, and whether it falls back, else whether another signal has left its
+band. Of the run's own spikes, those that lasted as long and came back weigh against all pooled ones n : 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes docs/DETECTORS.md: the noise band and the criterion of each detector, from the docstrings of their modules."""
+"""Writes docs/CRITERIA.md: by which formula each thing is decided, from the docstrings of the deciding modules."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from types import ModuleType
 
 from sentinel.judge import noise_band, recovery_check, schedule_changes, unhealthy_spans
 from sentinel.judge.detectors import DETECTORS
+from sentinel.plan import bisect, bisect_probes, start_checks, waiting
 
 __all__ = ["page"]
 
-HEAD = """# Detectors
+HEAD = """# Criteria
 
-The criteria of [the judge](JUDGE.md), in the order in which the detectors look; then planned changes, checkpoints that
-are no target, and what counts as recovered. Memory does not grow with the samples.
+By which formula each thing is decided: the noise band and the detectors of [the judge](JUDGE.md), in the order in which
+they look; planned changes, checkpoints that are no target, what counts as recovered; the price of waiting; how [a
+start](STARTS.md) and [a cause](BISECT.md) are found. Only divergence and nan recommend a rollback.
 
-This page is made from the code by `tools/detectors_page.py` (`make pages`).
+This page is made from the code by `tools/criteria_page.py` (`make pages`).
 """
 
 
 def page() -> str:
     """The page, as Markdown."""
     detectors = (sys.modules[detector.__module__] for detector in DETECTORS)
-    modules = [noise_band, *detectors, schedule_changes, unhealthy_spans, recovery_check]
+    judged = [noise_band, *detectors, schedule_changes, unhealthy_spans, recovery_check]
+    modules = [*judged, waiting, start_checks, bisect, bisect_probes]
     return "\n".join((HEAD, *(line for module in modules for line in _section(module))))
 
 
