@@ -4,6 +4,9 @@ On the recorded curves, and on new seeds of their recipes: `--make FOLDER` train
 two cores), `--runs FOLDER` reads them. The split is by cause: benchmarks/SPLIT.md. A warning is ahead of the onset that
 hindsight sees (the label's), or of the verdict that the judge gives live. Beside the detector: simpler rules, each with
 the lowest threshold that warns falsely at most once in 10,000 healthy steps of the tuning part.
+
+`--instabilities FOLDER`: instead, on runs that benchmarks/instabilities.py has left there, with the largest attention
+logit and without it.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from early.scoring import AHEAD_STEPS, Seen, Tally, read_runs, seen, tally  # noqa: E402 - after the path is set
+from early.grown_logits import table as grown_logits  # noqa: E402 - after the path is set
+from early.scoring import AHEAD_STEPS, WITHOUT_LOGITS, Seen, Tally, read_runs, seen, tally  # noqa: E402 - after the path is set
 
 from sentinel.vocabulary.numbers import dump_json  # noqa: E402
 
@@ -32,6 +36,9 @@ PARTS = (("tuning", False), ("held out", True))
 
 def main() -> int:
     asked = _arguments()
+    if asked.instabilities is not None:
+        print("\n".join(grown_logits(asked.instabilities)))
+        return 0
     if asked.make is not None:
         _make(asked.make)
     runs = read_runs(HERE / "recorded", asked.make or asked.runs)
@@ -50,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--make", type=Path, metavar="FOLDER", help="train the new runs that are not there yet")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="new runs that were trained before")
+    parser.add_argument("--instabilities", type=Path, metavar="FOLDER", help="runs of benchmarks/instabilities.py")
     parser.add_argument("--quick", action="store_true", help="every tenth run")
     parser.add_argument("--json", action="store_true", dest="as_json", help="one JSON document on stdout")
     parser.add_argument("--results", type=Path, help="also write the tables to this file")
@@ -69,7 +77,8 @@ def _make(folder: Path) -> None:
 def _of_part(part: Sequence[Seen], everything: Sequence[Seen]) -> list[Tally]:
     tuning = [s for s in everything if not s.run.held_out]
     rules = list(part[0].scores) if part else []
-    return [tally("early warning", part), *(tally(rule, part, _threshold(rule, tuning)) for rule in rules)]
+    ours = [tally("early warning", part), tally(WITHOUT_LOGITS, part)]
+    return [*ours, *(tally(rule, part, _threshold(rule, tuning)) for rule in rules)]
 
 
 def _threshold(rule: str, tuning: Sequence[Seen]) -> float:

@@ -14,6 +14,9 @@ For a GPT of 10M, 124M and 1.3B parameters, whose AdamW has made two steps, in m
   bfloat16, on CUDA). A real step has more of them, so the share of it is smaller.
 - `more`: l1 and max together with further norms in the same pass (momentum alone, parameters alone, or both with the
   update's), beside one read of v, m and the parameters. They are for every K steps.
+- `logits`: what the reference GPT's `report_logits` costs where it is read: the largest attention logit of each layer
+  (the last 32 positions) and the largest output logit (every fourth position) of one micro-batch, every K steps. On a
+  CPU these, and the steps that they are a share of, are times of the processor.
 
 On CUDA all of these are times of the device, between two events; `host_ms` is what launching `ours` takes of the host.
 Repetitions of all of these are interleaved, and what is told is the median; on a machine with neighbours only ratios of
@@ -42,6 +45,7 @@ from torch import Tensor
 
 from benchmarks.gpu.timing import by_the_clock, launched, on_the_device
 from trainer_hooks.gpt.model import GPT, Shape
+from trainer_hooks.sample.logits import Logits, largest_magnitude
 from trainer_hooks.sample.one_pass import AdamConstants, Piece, native, one_pass
 from trainer_hooks.sample.one_pass.chunked import Chunked
 
@@ -74,6 +78,7 @@ class State:
     parameters: list[Tensor] | None = None
     step: Callable[[], object] | None = None
     step_tokens: int = 0
+    logits: Sequence[Logits] = ()  # what the model has reported in a step
 
 
 def trained(name: str, device: torch.device) -> State:
@@ -92,8 +97,11 @@ def trained(name: str, device: torch.device) -> State:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
+    reported: list[Logits] = []
     step()
+    model.report_logits_to(lambda **given: reported.extend(given.values()))
     step()
+    model.report_logits_to(lambda **_: None)
     parameters = [p for p in model.parameters() if p in optimizer.state]
     return State(
         v=[optimizer.state[p]["exp_avg_sq"] for p in parameters],
@@ -101,6 +109,7 @@ def trained(name: str, device: torch.device) -> State:
         parameters=[p.detach() for p in parameters],
         step=step,
         step_tokens=samples * shape.seqlen,
+        logits=reported,
     )
 
 
@@ -179,6 +188,22 @@ def interleaved(
     return took
 
 
+def logits_cost(state: State, repetitions: int, device: torch.device) -> dict[str, float]:
+    """Milliseconds of reading the logits, and of a step; empty where no step was made."""
+    if state.step is None:
+        return {}
+    once = on_the_device if device.type == "cuda" else _of_the_processor
+    taken = [once(lambda: [largest_magnitude(one) for one in state.logits]) for _ in range(1 + repetitions)]
+    steps = [once(state.step) for _ in range(STEPS)]
+    return {"logits_ms": statistics.median(taken[1:]), "step_ms": statistics.median(steps)}
+
+
+def _of_the_processor(what: Callable[[], object]) -> float:
+    began = time.process_time()
+    what()
+    return 1e3 * (time.process_time() - began)
+
+
 def row(name: str, device: torch.device, repetitions: int) -> dict[str, Any] | None:
     """One size's figures; None where not even v has room."""
     with torch.device("meta"):
@@ -205,6 +230,7 @@ def row(name: str, device: torch.device, repetitions: int) -> dict[str, Any] | N
         "peer_ms": ms["peer"],
         "step_ms": ms.get("step"),
         "step_tokens": state.step_tokens,
+        "logits": logits_cost(state, repetitions, device),
         "kernel": chosen,
         "kernels_ms": {kernel: ms[kernel] for kernel in ("chunked", "native", "triton") if kernel in ms},
         "host_ms": launched(timed[chosen], repetitions) if device.type == "cuda" else None,
@@ -258,6 +284,12 @@ def show(answer: dict[str, Any]) -> None:
                 "" if what == "floor" else "".join(f"  K={k}: +{100 * extra / k / step:.3f} %" for k in (1, 10, 100))
             )
             print(f"{of['name']:>7} {what:>20} {ms:10.3f} {ms / more['floor']:8.2f} {shares}")
+    print("\nlargest logits, every K steps: ms, % of the step")
+    for of in answer["rows"]:
+        if logits := of["logits"]:
+            share = 100 * logits["logits_ms"] / logits["step_ms"]
+            shares = "".join(f"  K={k}: +{share / k:.4f} %" for k in (1, 10, 100))
+            print(f"{of['name']:>7} {'logits':>20} {logits['logits_ms']:10.3f} {shares}")
     if answer["attach"]:
         print("\nonce, at attach: " + ", ".join(f"{what} {s:.2f}" for what, s in answer["attach"].items()))
     for name in answer["left_out"]:

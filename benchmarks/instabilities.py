@@ -144,7 +144,7 @@ def _row(group: Group, baseline: Group, healthy: float) -> str:
 # ---- the sweep
 
 
-def sweep(task: Task, rates: Sequence[float], seeds: Sequence[int]) -> Iterator[str]:
+def sweep(task: Task, rates: Sequence[float], warmups: Sequence[int], seeds: Sequence[int]) -> Iterator[str]:
     """Peak LR x warmup x beta2, each a few seeds: healthy first, and then?"""
     yield f"{told(task)}; LRs and seeds as below, {task.steps} steps"
     yield (
@@ -153,9 +153,7 @@ def sweep(task: Task, rates: Sequence[float], seeds: Sequence[int]) -> Iterator[
     )
     for rate in rates:
         settings = [
-            replace(task.setting, lr=rate, warmup=warmup, beta2=beta2)
-            for warmup in (task.setting.warmup // 4, task.setting.warmup)
-            for beta2 in (0.95, 0.999)
+            replace(task.setting, lr=rate, warmup=warmup, beta2=beta2) for warmup in warmups for beta2 in (0.95, 0.999)
         ]
         training = _training(task, [s for s in settings for _ in seeds], [*seeds] * len(settings))
         made = training.train(steps=task.steps)
@@ -181,7 +179,8 @@ def tune(task: Task, seed: int) -> Iterator[str]:
     """The paper's search by `sentinel tune slw`'s own deciding function, one seed, probes of this program."""
     warmup = task.setting.warmup
     starts = tuple(start for start in (8, 16, 32) if start < task.shape.seqlen)
-    durations = tuple(sorted({max(1, int(warmup * share)) for share in (0.25, 0.5, 1, 1.5, 2, 3, 4)}))
+    longer = {warmup * times for times in (8, 16, 32) if warmup * times <= task.steps}
+    durations = tuple(sorted({max(1, int(warmup * share)) for share in (0.25, 0.5, 1, 1.5, 2, 3, 4)} | longer))
     space = Space(
         starts=starts, durations=durations, first_duration=warmup, beginning_steps=warmup // 2, horizon_steps=task.steps
     )
@@ -212,6 +211,7 @@ def main() -> None:
     parser.add_argument("--task", choices=list(TASKS), default=next(iter(TASKS)))
     parser.add_argument("--rungs", nargs="+", choices=[*SCRATCH, *RESTARTS], metavar="RUNG", help="default: all")
     parser.add_argument("--rates", nargs="+", type=float, help="peak LRs of the sweep")
+    parser.add_argument("--warmups", nargs="+", type=int, help="steps, of the sweep")
     parser.add_argument("--seeds", type=int, help="how many; default 10, in the sweep 2")
     parser.add_argument("--folder", type=Path, default=Path(".instabilities"), help="of the runs")
     asked = parser.parse_args()
@@ -224,7 +224,8 @@ def main() -> None:
                 perform(task, rung, seeds, asked.folder)
         return
     rates = asked.rates or [task.setting.lr * share for share in (0.25, 0.5, 1.0, 2.0)]
-    lines = {"sweep": lambda: sweep(task, rates, seeds), "tune": lambda: tune(task, 0)}
+    warmups = asked.warmups or (max(1, task.setting.warmup // 4), task.setting.warmup)
+    lines = {"sweep": lambda: sweep(task, rates, warmups, seeds), "tune": lambda: tune(task, 0)}
     for line in lines.get(asked.what, lambda: table(task, asked.folder))():
         print(line, flush=True)
 

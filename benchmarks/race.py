@@ -148,7 +148,10 @@ def _incident(folder: Path, seed: int, end: int) -> None:
             (own / "checkpoints" / "latest").write_text(entrant.target_tag)
         (own / "state" / "overrides.json").write_text(encode_overrides(entrant.overrides))
         words = [*trainer_command(own, seed, RECIPE)[3:], *options, f"--steps={end}", "--save-interval=0"]
-        _until(end)(parse(words), 100).train()
+        trainer = _until(end)(parse(words), 100)
+        reason = trainer.train()
+        if trainer.verdict is None and (trainer.last is None or trainer.last.global_step < end):
+            raise SystemExit(f"seed {seed}: {entrant.id} was stopped before step {end}: {reason}")
         (own / "trained").touch()
 
 
@@ -294,6 +297,8 @@ def _held(config: Config, incident: Incident, entrant: Any, own: Path, end: int)
                 settled = (step, str(answer))
         elif diverged and settled[1] == "recovered" and relapsed is None:
             relapsed = step
+    if step < end and settled is not None and settled[1] == "recovered" and relapsed is None:
+        relapsed = step  # its trainer was stopped as diverged, by a judge that knows nothing from before the restart
     validations = [
         r.loss for r in _records(own) if isinstance(r, Validation) and r.attempt > 1 and r.global_step <= end
     ]
@@ -344,9 +349,8 @@ def _table(rows: list[dict[str, Any]]) -> str:
     relapsed = sum(row["relapsed"] is not None for row in named)
     same = sum(row["same"] for row in rows)
     near = sum(bool(row["same"] or (row["within"] is not None and row["within"] <= 0.01)) for row in rows)
-    followed = (
-        f" (followed for {min(r['followed_to'] - r['until_step'] for r in named)} steps and more)" if named else ""
-    )
+    calm = [row["followed_to"] - row["until_step"] for row in named if row["relapsed"] is None]
+    followed = f" (the others followed for {min(calm)} steps and more)" if calm else ""
     lines += [
         "",
         f"n = {len(rows)} incidents",

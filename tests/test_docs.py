@@ -22,6 +22,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.ladder import Rung
 from sentinel.plan.policy import Policy, Tuning
 from sentinel.reports.refusals import sections, what_to_do
+from sentinel.reports.rungs import evidence, known_failures
 from sentinel.vocabulary.metrics import DAEMON_METRICS, all_metrics, every_name
 from tools.pages import PAGES as MADE
 
@@ -84,13 +85,16 @@ def test_configuration_keys_on_a_page_exist(page: Path) -> None:
         assert key in {f.name for f in fields(TABLES[table])}, f"[{table}] {key}"
 
 
-def test_every_key_of_a_rung_has_its_place_on_the_ladders_page(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "LADDER.md").read_text()
-    told = set(re.findall(r"`\[\[policy\.ladder\]\] ([a-z0-9_]+)`", page))
-    assert told == {f.name for f in fields(Rung)} - {"name", "hypothesis"}
-    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+def test_every_key_of_a_rung_has_its_hypothesis_in_the_table_of_rungs(tmp_path: Path) -> None:
+    assert sorted(key for row in evidence() for key in row.keys) == sorted(
+        {f.name for f in fields(Rung)} - {"name", "hypothesis"}
+    )
+    (example,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "LADDER.md").read_text(), re.DOTALL)
     (tmp_path / "a.toml").write_text(f'[run]\nname = "a"\ncheckpoints = "c"\n{example}')
-    assert len(load_config(tmp_path / "a.toml").policy.ladder) == 4
+    ladder = load_config(tmp_path / "a.toml").policy.ladder
+    assert len(ladder) == 4
+    (skip,) = known_failures(ladder[1])
+    assert skip.startswith("known failures of skip_samples: LR, model or numerics")
 
 
 def test_every_exported_metric_is_on_its_page_as_it_is() -> None:
@@ -118,12 +122,12 @@ def test_every_recorded_series_is_on_its_page_as_it_is() -> None:
     assert rows == [(rule["record"], " ".join(rule["expr"].split())) for group in groups for rule in group["rules"]]
 
 
-def test_every_setting_of_the_exporter_is_on_its_page() -> None:
-    page = (ROOT / "docs" / "EXPORTER.md").read_text()
+def test_every_setting_of_the_exporter_is_documented() -> None:
+    page = (ROOT / "docs" / "PYTHON.md").read_text()
     tree = ast.parse((ROOT / "trainer_hooks" / "export" / "exporter.py").read_text())
     (settings,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ExporterSettings"]
     keys = {n.target.id for n in settings.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
-    assert {key for key in keys if key not in page} == set()
+    assert {key for key in keys if f"| `{key}` |" not in page} == set()
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from tools.links import linked
+
 __all__ = ["page"]
 
 RULES = Path(__file__).parents[1] / "dashboards" / "rules" / "alerts.yaml"
@@ -35,9 +37,4 @@ def _section(rule: dict[str, Any]) -> str:
     when = f"{rule['labels']['severity']}, after {after}" if after else rule["labels"]["severity"]
     meaning = re.sub(r"{{ \$labels\.(\w+) }}", lambda label: label[1].upper(), about["description"])
     meaning = meaning.replace("{{ $value }}", "N")
-    return f"## {rule['alert']}\n\n{when}. {meaning}\n\n{_linked(about['what_to_do'])}\n"
-
-
-def _linked(text: str) -> str:
-    """With the pages that it names as links."""
-    return re.sub(r"docs/(([A-Z_]+)\.md(#[\w-]+)?)", lambda found: f"[{found[2]}]({found[1]})", text)
+    return f"## {rule['alert']}\n\n{when}. {linked(meaning)}\n\n{linked(about['what_to_do'])}\n"

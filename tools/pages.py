@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import alerts_page, commands_page, configuration_page, lint_page, metrics_page, runbook_page
+from tools import (
+    alerts_page,
+    commands_page,
+    configuration_page,
+    criteria_page,
+    lint_page,
+    log_formats_page,
+    metrics_page,
+    paging_page,
+    python_page,
+    runbook_page,
+    rungs_page,
+)
 
 __all__ = ["DOCS", "PAGES"]
 
@@ -14,9 +26,14 @@ PAGES: dict[str, Callable[[], str]] = {
     "ALERTS.md": alerts_page.page,
     "COMMANDS.md": commands_page.page,
     "CONFIGURATION.md": configuration_page.page,
+    "CRITERIA.md": criteria_page.page,
     "LINT_RULES.md": lint_page.page,
+    "LOG_FORMATS.md": log_formats_page.page,
     "METRICS.md": metrics_page.page,
+    "PAGING.md": paging_page.page,
+    "PYTHON.md": python_page.page,
     "RUNBOOK.md": runbook_page.page,
+    "RUNGS.md": rungs_page.page,
 }
 
 

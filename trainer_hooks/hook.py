@@ -29,6 +29,7 @@ from trainer_hooks.export.outputs import Outputs, state_folder
 from trainer_hooks.sample import adam_settings
 from trainer_hooks.sample.engine_calls import wrap_engine
 from trainer_hooks.sample.gathering import AllRanks, Gathering, Layers
+from trainer_hooks.sample.logits import Logits
 from trainer_hooks.sample.meter import Meter
 from trainer_hooks.sample.process_facts import process_facts
 from trainer_hooks.sample.reading import Load, Position, Reading, StepFacts, make_sample
@@ -37,12 +38,10 @@ __all__ = ["Hook", "Position", "attach", "state_folder"]
 
 log = logging.getLogger(__name__)
 
+# How long rank 0 waits at a step's end for the other ranks' readings of it, on a CPU: they have just made the same
+# step. After a wait in vain it waits for none; the sample is made when the readings arrive.
 _PATIENCE_S = 1.0
-"""How long rank 0 waits at a step's end for the other ranks' readings of it, on a CPU: they have just made the same
-step. After a wait in vain it waits for none; the sample is made when the readings arrive."""
-
-_LAST_PATIENCE_S = 10.0
-"""The same once training is finished: no step is delayed any more, and what has not arrived by then is lost."""
+_LAST_PATIENCE_S = 10.0  # Once training is finished: what has not arrived by then is lost
 
 _ATTACHED = "_sentinel_hook"  # the engine's attribute that holds its hook
 
@@ -130,8 +129,7 @@ class Hook:
         self.layers: tuple[str, ...] = ()  # Of the model, over all ranks, as `latest_layers` has them
         self.latest_layers: LayerVariance | None = None  # The last reading of the layers, on rank 0
         self.closed = False  # Whether the end has been reported
-        self._started = False
-        self._load_measured = False
+        self._started = self._load_measured = False
         self._meter: Meter | None = None
         self._gathering: Gathering | None = None
         self._patience_s = _PATIENCE_S
@@ -140,7 +138,7 @@ class Hook:
             self._outputs = Outputs(state_dir, run, exporter, self.guard, lambda: self.latest_layers)
             self.attempt = self._outputs.attempt
         with self.guard("look at the model"):
-            self._meter = Meter(engine, mpu, self.guard)
+            self._meter = Meter(engine, mpu, self.guard, self._interval_steps)
         with self.guard("look at Adam's state"):
             if self._meter is not None:
                 self._meter.look()
@@ -150,7 +148,8 @@ class Hook:
             self._gathering = Gathering(ranks, self.layers, self._report)
         with self.guard("take its place in the engine"):
             wrap_engine(engine, self)
-            self._listen_to_gradients()
+            if self._meter is not None:
+                self._meter.listen_to_gradients()
 
     @property
     def errors(self) -> int:
@@ -174,8 +173,7 @@ class Hook:
             self._put(Validation(**self._now(), loss=float(loss), seqlen=seqlen))
 
     def checkpoint_saved(self, tag: str, **facts: Any) -> None:
-        """Reports a checkpoint that is completely written: any fields of CheckpointSaved. With `next_batch_digests`, of
-        what the next steps will be trained on, a resume from it can be compared with that."""
+        """Reports a whole checkpoint: fields of CheckpointSaved; `next_batch_digests` are of the next steps."""
         self._await_samples()
         with self.guard("report the checkpoint"):
             self._put(CheckpointSaved(**self._now(), tag=tag, **facts))
@@ -208,6 +206,14 @@ class Hook:
         with self.guard("take the batch"):
             if self._meter is not None:
                 self._meter.batch_seen(tokens)
+
+    def report_logits(self, *, attention: Logits | None = None, output: Logits | None = None) -> None:
+        """Reports logits of the forward pass under way, without those that a mask hides: tensors, or functions that
+        give one. Read, and the functions called, in the first micro-batch of every `interval_steps`-th step alone; of
+        several calls, as of each layer, the largest counts."""
+        with self.guard("take the logits"):
+            if self._meter is not None:
+                self._meter.logits_seen(attention_logit=attention, output_logit=output)
 
     def update_coming(self) -> None:
         """Called by the engine: all gradients are there and reduced over the ranks, not yet clipped."""
@@ -244,11 +250,8 @@ class Hook:
         on_cuda = str(self._engine.device).startswith("cuda")
         self._advance(self._patience_s if self._rank == 0 and not on_cuda else 0.0)
         with self.guard("listen to the gradients"):
-            self._listen_to_gradients()
-
-    def _listen_to_gradients(self) -> None:
-        if self._meter is not None and (self._engine.global_steps + 1) % self._interval_steps == 0:
-            self._meter.listen_to_gradients()
+            if self._meter is not None:
+                self._meter.listen_to_gradients()
 
     def _advance(self, wait_s: float) -> None:
         if self._gathering is None:

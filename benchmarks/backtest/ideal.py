@@ -2,8 +2,14 @@
 
 It knows what nobody has: the labelled onset, and all the harmless curves. Readings are taken in blocks of 8 from the
 onset on. At an age in steps a signal is described by two numbers, of the median of the later half of its blocks: how
-far it is above its level before the onset (share of the level), and by how many deviations of its noise. A harmless
-curve looks like it where both are as high at the same age, counted from any of its own blocks. Pure.
+far it is above its level before the onset (share of the level), and by how many deviations of its noise. Two readings
+of "looks like it", at the same age, counted from any of a harmless curve's own blocks:
+
+- ALONE: a signal by itself is as high there in both numbers. Bad data for 300 steps then hides bad data for good.
+- TOGETHER: all signals that have risen are at least half as high there, at once. A signal that the harmless curve
+  does not log tells nothing apart, and half, since no two rises are alike to a tenth.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -32,10 +38,10 @@ SETTINGS = ("seqlen", "global_batch_samples")
 
 
 class Harmless:
-    """How harmless curves look: for each signal and age the pairs that no other of them exceeds in both."""
+    """How harmless curves look: for each age a row of (share, deviations) of all signals for each of their blocks."""
 
     def __init__(self, curves: Iterable[Curve]) -> None:
-        found: dict[tuple[str, int], list[Array]] = {}
+        found: dict[int, list[Array]] = {}
         self.skipped = 0
         """The longest row of losses that are no number, or of skipped updates."""
         for curve in curves:
@@ -43,34 +49,38 @@ class Harmless:
                 continue
             self.skipped = max(self.skipped, *(run for _, run in _lost(curve)), 0)
             for part in _stretches(curve):
-                for signal in SIGNALS:
-                    for age, pairs in _of_all_blocks(curve, signal, part):
-                        found.setdefault((signal, age), []).append(pairs)
-        self._edges = {key: _pareto(np.concatenate(pairs)) for key, pairs in found.items()}
+                for age, rows in _of_all_blocks(curve, part):
+                    found.setdefault(age, []).append(rows)
+        self._rows = {age: np.concatenate(rows) for age, rows in found.items()}
 
-    def has(self, signal: str, age: int, share: float, deviations: float) -> bool:
-        """Whether one of them is as high in both."""
-        edge = self._edges.get((signal, age))
-        return edge is not None and bool(np.any((edge[:, 0] >= share) & (edge[:, 1] >= deviations)))
+    def look_like(self, age: int, pairs: Array, *, together: bool) -> bool:
+        """Whether one of them looks like these (share, deviations), a row for each signal; nan: not measured."""
+        rows = self._rows.get(age)
+        if rows is None:
+            return False
+        if not together:
+            known = [i for i, pair in enumerate(pairs) if not np.isnan(pair).any()]
+            return all(bool(np.any((rows[:, i] >= pairs[i]).all(axis=1))) for i in known)
+        alike = np.ones(len(rows), dtype=bool)
+        for i, pair in enumerate(pairs):
+            if (pair > 0).all():
+                alike &= (rows[:, i] >= pair / 2).all(axis=1) | np.isnan(rows[:, i]).any(axis=1)
+        return bool(alike.any())
 
 
-def knowable_step(curve: Curve, harmless: Harmless) -> int | None:
+def knowable_step(curve: Curve, harmless: Harmless, *, together: bool = False) -> int | None:
     """The step; None where the log ends before it."""
     onset = onset_of(curve)
     if onset is None:
         return None
     at = next((i for i, step in enumerate(curve.steps) if step >= onset), len(curve.steps))
     ends = [curve.steps[first + harmless.skipped] for first, run in _lost(curve) if run > harmless.skipped]
-    for signal in SIGNALS:
-        values = _values(curve, signal)
-        if values is None:
-            continue
-        blocks = _Blocks(values[at % BLOCK :])
-        for age, k in _ages(curve):
-            known = blocks.above(k)[at // BLOCK : at // BLOCK + 1]
-            if any(not harmless.has(signal, age, share, deviations) for share, deviations in known):
-                ends.append(curve.steps[at + k * BLOCK - 1])
-                break
+    blocks = _of_signals(curve, range(at % BLOCK, len(curve.steps)))
+    for age, k in _ages(curve):
+        pairs = _pairs(blocks, k)[at // BLOCK :]
+        if len(pairs) and not np.isnan(pairs[0]).all() and not harmless.look_like(age, pairs[0], together=together):
+            ends.append(curve.steps[at + k * BLOCK - 1])
+            break
     return min(ends, default=None)
 
 
@@ -151,17 +161,29 @@ def _before(values: Array, blocks: int) -> Array:
     return np.concatenate([first, np.median(_windows(values, blocks), axis=1)])[: len(values)]
 
 
-def _of_all_blocks(curve: Curve, signal: str, rows: range) -> Iterable[tuple[int, Array]]:
-    values = _values(curve, signal)
-    if values is None or len(rows) < BLOCK:
+def _of_signals(curve: Curve, rows: range) -> list[_Blocks | None]:
+    """None: not measured."""
+    measured = [_values(curve, signal) for signal in SIGNALS]
+    return [None if values is None else _Blocks(values[rows.start : rows.stop]) for values in measured]
+
+
+def _pairs(blocks: Sequence[_Blocks | None], k: int) -> Array:
+    """(blocks, signals, 2): see `_Blocks.above`."""
+    above = [None if each is None else each.above(k) for each in blocks]
+    n = max((len(pairs) for pairs in above if pairs is not None), default=0)
+    return np.stack([np.full((n, 2), math.nan) if pairs is None else pairs for pairs in above], axis=1)
+
+
+def _of_all_blocks(curve: Curve, rows: range) -> Iterable[tuple[int, Array]]:
+    if len(rows) < BLOCK:
         return
-    blocks = _Blocks(values[rows.start : rows.stop])
+    blocks = _of_signals(curve, rows)
     overdue = _overdue(curve, rows)
     for age, k in _ages(curve):
-        pairs = blocks.above(k)
-        known = ~np.isnan(pairs).any(axis=1) & ~overdue[k * BLOCK - 1 :: BLOCK][: len(pairs)]
+        pairs = _pairs(blocks, k)
+        known = ~np.isnan(pairs).any(axis=2).all(axis=1) & ~overdue[k * BLOCK - 1 :: BLOCK][: len(pairs)]
         if known.any():
-            yield age, _pareto(pairs[known])
+            yield age, pairs[known].astype(np.float32)
 
 
 def _overdue(curve: Curve, rows: range) -> NDArray[np.bool_]:
@@ -169,11 +191,3 @@ def _overdue(curve: Curve, rows: range) -> NDArray[np.bool_]:
     steps = np.array(curve.steps)[rows.start : rows.stop]
     late = [(e.onset + tolerance(curve), e.end) for e in curve.events if e.kind == "spike"]
     return np.any([(a <= steps) & (steps <= b) for a, b in late], axis=0) if late else np.zeros(len(rows), np.bool_)
-
-
-def _pareto(pairs: Array) -> Array:
-    """Those that no other exceeds in both."""
-    ordered = pairs[np.lexsort((-pairs[:, 1], -pairs[:, 0]))]
-    highest = np.maximum.accumulate(ordered[:, 1])
-    keep = np.concatenate([[True], ordered[1:, 1] > highest[:-1]])
-    return np.asarray(ordered[keep])

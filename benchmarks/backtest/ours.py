@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from sentinel.vocabulary.sample import Sample
 from .curves import Curve
 from .scoring import Said, Told
 
-__all__ = ["AT_END", "NAME", "UNTOLD", "Judged", "judged", "warm_up"]
+__all__ = ["AT_END", "NAME", "UNTOLD", "Judged", "judged", "parts_of", "said_live", "warm_up"]
 
 NAME, AT_END, UNTOLD = "sentinel", "sentinel, end told", "sentinel, no plans"
 """Live, as a watch judges; where the log's end is told too, as `sentinel replay` does; live without planned changes."""
@@ -26,7 +27,7 @@ CHUNK = 512
 
 COLUMNS = (
     *("grad_norm", "lr", "loss_scale", "adam_variance_l1", "adam_variance_max", "update_norm"),
-    *("loss_spread", "epoch", "seqlen", "global_batch_samples"),
+    *("attention_logit_max", "output_logit_max", "loss_spread", "epoch", "seqlen", "global_batch_samples"),
 )
 COUNTS = frozenset({"seqlen", "global_batch_samples"})
 QUIET_KINDS = frozenset({EventKind.REGIME_CHANGE, EventKind.STALLED, EventKind.PLATEAU})
@@ -80,17 +81,28 @@ def _whole(value: float | None) -> int | None:
 
 def judged(curve: Curve, thresholds: Thresholds) -> Judged:
     """The judge's findings on the curve, and what they cost."""
-    samples = samples_of(curve)
-    live, ended, seconds = _replayed(samples, thresholds, curve.planned)
-    untold = _replayed(samples, thresholds, ())[0] if curve.planned else live
+    parts = parts_of(curve)
+    live, ended, seconds = _replayed(parts, thresholds, curve.planned)
+    untold = _replayed(parts, thresholds, ())[0] if curve.planned else live
+    said = {
+        name: _said(name, curve, parts, events, seconds)
+        for name, events in ((NAME, live), (AT_END, ended), (UNTOLD, untold))
+    }
+    return Judged(said=said[NAME], at_end=said[AT_END], untold=said[UNTOLD], events=live)
 
-    def said(name: str, events: tuple[Event, ...]) -> Said:
-        verdicts = tuple(Told(step=e.verdict_step, onset=e.onset_step) for e in events if e.recommend_rollback)
-        last = curve.steps[-1]
-        spikes = [(e.onset_step, last if e.end_step is None else e.end_step) for e in events if _is_loud(e)]
-        return Said(detector=name, verdicts=verdicts, spikes=tuple(spikes), samples=len(samples), seconds=seconds)
 
-    return Judged(said=said(NAME, live), at_end=said(AT_END, ended), untold=said(UNTOLD, untold), events=live)
+def said_live(curve: Curve, parts: Sequence[Readings], thresholds: Thresholds) -> Said:
+    """`judged(…).said` alone, of readings that were made ready before."""
+    live, _, seconds = _replayed(parts, thresholds, curve.planned)
+    return _said(NAME, curve, parts, live, seconds)
+
+
+def _said(name: str, curve: Curve, parts: Sequence[Readings], events: tuple[Event, ...], seconds: float) -> Said:
+    verdicts = tuple(Told(step=e.verdict_step, onset=e.onset_step) for e in events if e.recommend_rollback)
+    last = curve.steps[-1]
+    spikes = [(e.onset_step, last if e.end_step is None else e.end_step) for e in events if _is_loud(e)]
+    samples = sum(map(len, parts))
+    return Said(detector=name, verdicts=verdicts, spikes=tuple(spikes), samples=samples, seconds=seconds)
 
 
 def _is_loud(event: Event) -> bool:
@@ -100,22 +112,29 @@ def _is_loud(event: Event) -> bool:
 def warm_up(thresholds: Thresholds) -> None:
     """Has everything imported that is, so that no curve pays for it."""
     rows = [Sample(attempt=1, global_step=i, time_unix_s=math.nan, loss=2.0, grad_norm=1.0) for i in range(1, 200)]
-    _replayed(rows, thresholds, ())
+    _replayed([Readings.of(rows)], thresholds, ())
+
+
+def parts_of(curve: Curve) -> list[Readings]:
+    """The samples as a watch gets them: up to CHUNK of one attempt at a time."""
+    samples, parts, at = samples_of(curve), list[Readings](), 0
+    while at < len(samples):
+        attempt = samples[at].attempt
+        part = [s for s in samples[at : at + CHUNK] if s.attempt == attempt]
+        at += len(part)
+        parts.append(Readings.of(part))
+    return parts
 
 
 def _replayed(
-    samples: list[Sample], thresholds: Thresholds, planned: tuple[int, ...]
+    parts: Sequence[Readings], thresholds: Thresholds, planned: tuple[int, ...]
 ) -> tuple[tuple[Event, ...], tuple[Event, ...], float]:
     """Every recommendation that was ever made, beside what is left: live, and with the log's end told. The time is the
     judge's."""
     replay = Replay(thresholds, planned)
     recommended: dict[tuple[int, int], Event] = {}
-    seconds, at = 0.0, 0
-    while at < len(samples):
-        attempt = samples[at].attempt
-        part = [s for s in samples[at : at + CHUNK] if s.attempt == attempt]
-        at += len(part)
-        readings = Readings.of(part)
+    seconds = 0.0
+    for readings in parts:
         began = time.perf_counter()
         replay.push(readings)
         seconds += time.perf_counter() - began

@@ -76,6 +76,12 @@ class Outcome:
     late: bool = False
     """Whether the verdict came after the deadline and after the ideal one's."""
 
+    alone_step: int | None = None
+    """The ideal judge's verdict where it compares each signal by itself; None where it knows of none."""
+
+    together_step: int | None = None
+    """Its verdict where it compares all signals at once."""
+
     onset_error_steps: int | None = None
     onset_error_intervals: float | None = None
     spikes: int = 0
@@ -185,9 +191,11 @@ def _on_divergence(outcome: Outcome, said: Said, onset: int) -> Outcome:
     )
 
 
-def timed(outcome: Outcome, knowable_step: int | None) -> Outcome:
+def timed(outcome: Outcome, knowable_step: int | None = None, together_step: int | None = None) -> Outcome:
     """The outcome of a divergence beside the ideal judge's. Where that knows of none, no verdict is late."""
     step = outcome.verdict_step
+    if outcome.is_divergence:
+        outcome = replace(outcome, alone_step=knowable_step, together_step=together_step)
     if not outcome.is_divergence or step is None or knowable_step is None:
         return replace(outcome, knowable=knowable_step is not None)
     late = step > max(deadline(outcome.curve), knowable_step)

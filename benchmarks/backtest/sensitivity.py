@@ -1,4 +1,7 @@
-"""The judge with each threshold halved and doubled: a verdict that hangs on one would show here."""
+"""The judge with each threshold halved and doubled: a verdict that hangs on one would show here.
+
+Each curve's readings are made ready once. Thresholds that are about the job, and not about a curve, are left out.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from dataclasses import dataclass, fields, replace
 from sentinel.judge.thresholds import Thresholds
 
 from .curves import Curve
-from .ours import NAME, judged
+from .ours import NAME, parts_of, said_live
 from .scoring import score
 from .summing import Summary, summary
 
 __all__ = ["FACTORS", "Row", "format_rows", "sensitivity", "variants"]
 
 FACTORS = (0.5, 2.0)
+_OF_THE_JOB = frozenset({"stalled_after_s", "first_sample_within_s", "gone_after_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ def variants(thresholds: Thresholds) -> Iterator[tuple[str, float, tuple[Thresho
     """Each numeric threshold: its name, its value, and the thresholds with it changed. Counts stay whole, from 1 on."""
     for field in fields(thresholds):
         value = getattr(thresholds, field.name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or field.name in _OF_THE_JOB:
             continue
         yield field.name, value, tuple(_changed(thresholds, field.name, value, factor) for factor in FACTORS)
 
@@ -46,9 +50,12 @@ def _changed(thresholds: Thresholds, name: str, value: float, factor: float) -> 
 
 def sensitivity(curves: Sequence[Curve], thresholds: Thresholds) -> list[Row]:
     """A row per threshold, the defaults first."""
+    ready = [(curve, parts_of(curve)) for curve in curves]
 
     def on_all(changed: Thresholds | None) -> Summary | None:
-        return None if changed is None else summary(NAME, [score(c, judged(c, changed).said) for c in curves])
+        if changed is None:
+            return None
+        return summary(NAME, [score(curve, said_live(curve, parts, changed)) for curve, parts in ready])
 
     rows = [Row(name="as they are", default=1.0, changed=(on_all(thresholds),) * len(FACTORS))]
     for name, value, changed in variants(thresholds):

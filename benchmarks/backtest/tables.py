@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
-from .scoring import Outcome, deadline, onset_of
+from .scoring import Outcome, deadline, onset_of, tolerance
 from .summing import Summary, summary, wilson
 
-__all__ = ["as_json", "blocks", "confusion", "format_blocks", "in_words", "table", "unscored", "wrongs"]
+__all__ = [
+    "against_ideal",
+    "as_json",
+    "blocks",
+    "confusion",
+    "format_blocks",
+    "in_words",
+    "table",
+    "unscored",
+    "wrongs",
+]
 
 HEADINGS = (
     *(
@@ -121,6 +132,30 @@ def _late(o: Outcome) -> str:
         ideal = f"{o.delay_steps - o.past_ideal_steps} steps"
     due = deadline(o.curve) - (onset_of(o.curve) or 0)
     return f"late, {o.delay_steps} steps after the onset; deadline {due}, ideal {ideal}{'; past both' * o.late}"
+
+
+def against_ideal(outcomes: Sequence[Outcome], detectors: Sequence[str]) -> str:
+    """Of the divergences that the ideal judge knows of by the log's end: how many verdicts are no later than its own,
+    and no later than that by the tolerance; with each of its two readings of what looks like a divergence."""
+    heads = ("knowable", "by its step", "and tolerance", "by deadline too", "median past")
+    lines = [f"{'':32}" + "".join(f"{head:>18}" for head in heads)]
+    for name in detectors:
+        ill = [o for o in outcomes if o.detector == name and o.is_divergence]
+        for words, steps in (
+            ("signals alone", [o.alone_step for o in ill]),
+            ("signals together", [o.together_step for o in ill]),
+        ):
+            known = [(o, step) for o, step in zip(ill, steps, strict=True) if step is not None]
+            said = [(o, step, o.verdict_step) for o, step in known if o.verdict_step is not None]
+            cells = (
+                f"{len(known)} of {len(ill)}",
+                str(sum(verdict <= step for _, step, verdict in said)),
+                str(sum(verdict <= step + tolerance(o.curve) for o, step, verdict in said)),
+                str(sum(verdict <= max(step, deadline(o.curve)) for o, step, verdict in said)),
+                _number(median(verdict - step for _, step, verdict in said) if said else None),
+            )
+            lines.append(f"{name + ', ' + words:32}" + "".join(f"{cell:>18}" for cell in cells))
+    return "\n".join(lines)
 
 
 def unscored(outcomes: Sequence[Outcome], detector: str) -> str:

@@ -120,7 +120,7 @@ TASKS: Mapping[str, Task] = {
             save_every=50,
             near=100,
             earlier=50,
-            slw=(8, 40),
+            slw=(8, 320),
             healthy="LR warmup x 8",
         ),
         Task(

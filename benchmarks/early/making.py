@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 __all__ = ["COLUMNS_HERE", "make"]
 
-COLUMNS_HERE = (*COLUMNS, *REFERENCE_COLUMNS, "output_logit", "attention_logit")
+LOGITS = ("output_logit", "attention_logit")
+COLUMNS_HERE = (*COLUMNS, *REFERENCE_COLUMNS, *LOGITS)
 
 
 class _Watched(train.Run):

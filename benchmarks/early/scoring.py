@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from recorded.ill import ILL
 from recorded.recipe import Recipe
 from recorded.well import WELL
 
+from early.making import LOGITS
 from early.runs import GROWING, recipes
 from sentinel.judge.detectors.early_warning import _RISES, EarlyWarnings
 from sentinel.judge.readings import BANDED, Readings, stretches_of
@@ -21,9 +22,10 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["AHEAD_STEPS", "Run", "Tally", "read_runs", "seen", "tally"]
+__all__ = ["AHEAD_STEPS", "WITHOUT_LOGITS", "Run", "Tally", "read_runs", "seen", "tally"]
 
 AHEAD_STEPS = 50
+WITHOUT_LOGITS = "the same without logits"
 _APART_STEPS = 256  # Steps after a warning of a simple rule in which it does not warn again, as the detector
 _CHUNK = 32
 
@@ -63,6 +65,7 @@ class Seen:
     run: Run
     verdict_step: int | None
     warned: tuple[int, ...]  # Steps of the detector's warnings
+    without_logits: tuple[int, ...]  # The same where it is not given the largest attention logit
     steps: tuple[int, ...]  # Steps at which the scores below were taken
     scores: dict[str, tuple[float, ...]]  # Rule -> its score at each; a rule warns above a threshold
 
@@ -87,6 +90,9 @@ def _curve(recipe: Recipe, path: Path) -> Curve:
             n: tuple(float(v) if there else None for v, there in zip(file[n], file[f"has_{n}"], strict=True))
             for n in names
         }
+    for name in LOGITS:  # read at every step there, and by the hook at every tenth
+        read = columns.pop(name)
+        columns[f"{name}_max"] = tuple(v if n % 10 == 9 else None for n, v in enumerate(read))
     events = []
     for word in about["events"]:
         kind, _, at = word.partition(":")
@@ -112,19 +118,36 @@ def seen(run: Run) -> Seen:
     """The judge on the run, `_CHUNK` samples at a time, as a watch that polls."""
     series = Series(Thresholds(), planned=run.curve.planned)
     early = next(d for d in series.known.baseline.detectors if isinstance(d, EarlyWarnings))
-    verdict, warned, steps = None, dict[int, None](), list[int]()
+    plain = Series(Thresholds(), planned=run.curve.planned)
+    verdict, warned, without, steps = None, dict[int, None](), dict[int, None](), list[int]()
     scores: dict[str, list[float]] = {}
     samples = samples_of(run.curve)
+    given = any(s.attention_logit_max is not None for s in samples)
     for part in _parts(samples):
         series.push_readings(part)
         warned |= dict.fromkeys(w.step for w in series.warnings)
+        if given:
+            plain.push_readings(_without_logits(part))
+            without |= dict.fromkeys(w.step for w in plain.warnings)
         if verdict is None and series.alarm is not None:
             verdict = series.alarm.verdict_step
         steps.append(int(part.steps[-1]))
         for name, value in _rules(series, early):
             scores.setdefault(name, []).append(value)
     kept = {name: tuple(values) for name, values in scores.items()}
-    return Seen(run=run, verdict_step=verdict, warned=tuple(warned), steps=tuple(steps), scores=kept)
+    return Seen(
+        run=run,
+        verdict_step=verdict,
+        warned=tuple(warned),
+        without_logits=tuple(without if given else warned),
+        steps=tuple(steps),
+        scores=kept,
+    )
+
+
+def _without_logits(part: Readings) -> Readings:
+    columns = {name: column for name, column in part.columns.items() if name != "attention_logit_max"}
+    return replace(part, columns=columns)
 
 
 def _parts(samples: Sequence[Sample]) -> Iterator[Readings]:
@@ -170,7 +193,7 @@ def tally(rule: str, all_seen: Sequence[Seen], threshold: float | None = None) -
     """The detector's own warnings, or those of a simple rule with this threshold."""
     healthy, false, leads = 0, [], []
     for one in all_seen:
-        run, warned = one.run, one.warned if threshold is None else _above(one, rule, threshold)
+        run, warned = one.run, _warned(one, rule, threshold)
         healthy += sum(step < run.healthy_until for step in run.curve.steps)
         false += [(run.curve.name, step) for step in warned if step < run.healthy_until]
         if run.diverged and not run.curve.family.startswith("none:"):
@@ -179,6 +202,12 @@ def tally(rule: str, all_seen: Sequence[Seen], threshold: float | None = None) -
             late = first is None or first > known
             leads.append((one, None if late else run.onset - first, None if late else known - first))
     return Tally(rule=rule, healthy_steps=healthy, false=tuple(false), leads=tuple(leads))
+
+
+def _warned(one: Seen, rule: str, threshold: float | None) -> Sequence[int]:
+    if threshold is not None:
+        return _above(one, rule, threshold)
+    return one.without_logits if rule == WITHOUT_LOGITS else one.warned
 
 
 def _above(one: Seen, rule: str, threshold: float) -> list[int]:

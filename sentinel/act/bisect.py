@@ -158,8 +158,9 @@ class Bisect:
 
     def _refusal(self) -> str | None:
         probes, waiting = self.probes, next_probes(self.question, self.probes.results)
+        does = f"bisects {self.question.incident}"
         if (holder := RunLock(self.folder).held_by()) is not None:
-            return str(LockHeld(holder, f"bisects {self.question.incident}"))
+            return str(LockHeld(holder, does))
         try:
             check_placeable(probes.run_checkpoints, self.question.probes[CONTROL].tag, self.folder / COPIES)
         except CheckpointError as error:

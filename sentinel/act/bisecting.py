@@ -46,11 +46,11 @@ class Bisecting:
         except (ConfigError, PermanentError) as error:
             self._problems[incident] = f"the bisect can't go on: {error}"
 
-    def stop_all(self, incidents: Sequence[Incident], history: History, run: RunState) -> None:
-        """Stops what still runs of the bisects that go on: a person has decided otherwise."""
+    def stop_all(self, incidents: Sequence[Incident]) -> None:
+        """Stops what still runs of the bisects that were `seen` to go on: a person has decided otherwise."""
         for incident in incidents:
-            if incident.bisecting:
-                self._of(incident, history, run).probes.stop_all()
+            if incident.bisecting and incident.id in self._made:
+                self._made[incident.id].probes.stop_all()
 
     def _of(self, incident: Incident, history: History, run: RunState) -> Bisect:
         if incident.id not in self._made:

@@ -17,9 +17,10 @@ from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
 
 def undoable(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
-    """Incidents whose rollbacks can be taken back, in the order to do so: the newest first."""
+    """Incidents whose rollbacks, race or bisect can be taken back, in the order to do so: the newest first."""
     there = [i for i in incidents if i.outcome != "undone" and not i.purged]
-    found = [i for i in there if not all(r.taken_back for r in i.rollbacks)]
+    probed = [i for i in there if (i.race is not None or i.bisecting) and i.status != "closed"]
+    found = [i for i in there if i in probed or not all(r.taken_back for r in i.rollbacks)]
     found += [i for i in incidents if i.undoing and i not in found]
     return tuple(reversed(found))
 
@@ -70,8 +71,7 @@ def _perform(incident: Incident, only: Rollback | None, near: Neighbours, observ
         raise JobStillAlive(why)
     facts = {"incident": incident.id, "rollback": only.id if only else None, "action": {"kind": "undo"}}
     ledger.record({"event": "intent", **facts})
-    if observer.racing is not None:
-        observer.racing.stop_all([incident])
+    observer.stop_probes([incident])
     near.launcher.stop(observer.started, None)
     observer.fenced(None)
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):

@@ -202,7 +202,8 @@ def correlation_table(found: Correlations, rows: Sequence[Correlation], name: st
     searched = sum(len(profile.lags) for profile in found.profiles)
     undefined = any(math.isnan(row.pearson_r) for row in rows)
     caption = (
-        f"{left_out}p adjusted: for autocorrelation and for {plain} plain tests or {searched} prewhitened ones (Holm). "
+        f"{left_out}p adjusted: for autocorrelation and (Holm) for the {plain} signals at lag 0, plain or prewhitened, "
+        f"or for {searched} tests of signals and lags. "
         "At a positive lag the signal is earlier. Where both series have a trend, use the prewhitened rows."
         + " nan: one of the two does not vary, or they are too few."
         * undefined

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sentinel.adapters.paging.channels import channel_of
+from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Outbox
 from sentinel.cli.shared import RUNS, ConfigDir, Run, local_time
 from sentinel.config import Config
@@ -24,7 +24,7 @@ def page(
     """With --test: exit 3 when a channel did not accept the page."""
     config = find_config(run, config_dir)
     if not config.paging.channels:
-        raise ConfigError("[paging] has no channel, so no page is sent; docs/PAGING.md shows how to add one")
+        raise ConfigError("[paging] has no channel, so no page is sent; docs/CHANNELS.md shows how to add one")
     return _send_test(config) if test else _list(config)
 
 
@@ -33,7 +33,7 @@ def _send_test(config: Config) -> int:
     failed = 0
     for settings in config.paging.channels:
         try:
-            channel_of(settings, os.environ).send(trial)
+            Channel(settings, os.environ).send(trial)
         except (PagerError, ConfigError) as error:
             failed += 1
             typer.echo(f"{settings.name}: did not arrive: {error}")

@@ -28,15 +28,16 @@ from sentinel.daemon.paging import delivering
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import Parts, assemble_to_act
 from sentinel.plan.actions import VerifyCheckpoint, describe, to_json
+from sentinel.plan.decision import Wanted, plan_by_hand
 from sentinel.plan.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.incident import Rollback, incident_id
 from sentinel.plan.incident_events import closed, decided, opened
 from sentinel.plan.look import Look
-from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan
 from sentinel.plan.waiting_price import WaitingPrice, price_of_waiting
+from sentinel.reports.rungs import known_failures
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 
 
@@ -70,6 +71,7 @@ def rollback(
         print_json(_document(plan, look.run, waiting))
     else:
         _show(plan, look.run, diff, waiting)
+        _show_evidence(plan, config.policy)
     if plan.refusal is not None or plan.decision is None:
         return 1
     if dry_run:
@@ -112,13 +114,10 @@ def _with_onset(look: Look, margin_steps: int) -> RunState:
 def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> int:
     attempt, ledger = look.history.latest, parts.ledger
     number, incident = look.run.next_incident, incident_id(look.run.next_incident)
+    parts.observer.stop_probes(look.run.incidents)  # before they are closed: then the probes' folders may be purged
     for other in look.run.incidents:
         if other.status != "closed":
             ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
-    if parts.observer.racing is not None:
-        parts.observer.racing.stop_all([i for i in look.run.incidents if i.race is not None])
-    if parts.observer.bisects is not None:
-        parts.observer.bisects.stop_all(look.run.incidents, look.history, look.run)
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
     of_attempt = attempt.number if attempt else 0
     ledger.record(opened(number, of_attempt, look.run.baseline, look.run.overrides, reason=reason))
@@ -152,6 +151,14 @@ def _show(plan: Plan, run: RunState, script_diff: str | None, waiting: WaitingPr
         typer.echo(f"  {waiting.reason}")
     if script_diff is not None:
         typer.echo(script_diff)
+
+
+def _show_evidence(plan: Plan, policy: Policy) -> None:
+    """When the rung that was asked for is known to fail."""
+    name = None if plan.decision is None else plan.decision.rung
+    for rung in (rung for rung in policy.ladder if rung.name == name):
+        for sentence in known_failures(rung):
+            typer.echo(f"  {sentence}")
 
 
 def _document(plan: Plan, run: RunState, waiting: WaitingPrice | None) -> dict[str, Any]:

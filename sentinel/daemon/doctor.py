@@ -291,7 +291,7 @@ def _slurm(config: Config) -> Iterator[Finding]:
 def paging(config: Config) -> Iterator[Finding]:
     names = ", ".join(channel.name for channel in config.paging.channels)
     channels = f"{names}; `sentinel page --test` sends a test page through each"
-    none = "no channel is configured; [[paging.webhook]] adds one (docs/PAGING.md)"
+    none = "no channel is configured; [[paging.webhook]] adds one (docs/CHANNELS.md)"
     yield Finding("ok", "paging", channels) if names else Finding("note", "paging", none)
 
 

@@ -1,4 +1,11 @@
-"""Signals: one formula each, with its source."""
+"""Signals: one formula each, with its source.
+
+Noise band: level + max(6 sigma, 2 % of the level), also above the height that three lone outliers of the last 1,024
+samples reached. Level: min(median of the last 4 block medians, mean of the last 2). sigma = 1.4826 median(|difference
+of neighbours|) / sqrt(2), or the wander around the chord if larger. The band never learns from values outside it.
+
+Source: Donoho & Johnstone 1994, 4.2.
+"""
 
 from __future__ import annotations
 

@@ -20,13 +20,14 @@ from sentinel.vocabulary.sample import Sample
 BANDED = ("grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "loss_spread", "grad_norm_spread")
 # The fields of Sample that the judge reads, beside global_step and skipped.
 COLUMNS = (
-    *("loss", *BANDED, "loss_scale", "lr"),
+    *("loss", *BANDED, "attention_logit_max", "loss_scale", "lr"),
     *("seqlen", "kept_tokens", "curriculum_share", "global_batch_samples", "epoch"),
 )
 # Those that no judge reads. They are there where they were asked for: to export, to compare, to correlate.
 CARRIED = (
     *("loss_ratio", "loss_ratio_all_lengths", "lr_warmup_steps", "step_time_s", "tokens_per_s"),
     *("consumed_samples", "consumed_tokens", "time_unix_s", "momentum_l2", "param_norm"),
+    "output_logit_max",
 )
 
 

@@ -1,4 +1,12 @@
-"""Whether a restart has recovered: past the danger, no spike since, not on a plateau, and really better."""
+"""Whether a restart has recovered: past the danger, no spike since, not on a plateau, and really better.
+
+Past onset and warmup, without an open episode or a fresh spike, at full length, over all tokens and all data: the best
+20-step mean is at least 5 % below the best before the onset, and the mean of the last 40 steps is below that best, and
+1 % below the mean of the 40 before. Following the old trend within 0.5 % also counts. With fewer than 80 such steps,
+the last two validations past onset and warmups must each be 5 % below the best before the onset. While a drop that came
+with the resume lasts (data seen before), only these validations count: the answer stays open, however long it takes.
+Once it is over, the present level counts in place of the best mean.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Planned changes: what the trainer itself reports to have changed, and how far the loss may move for it."""
+"""Planned changes: what the trainer itself reports to have changed, and how far the loss may move for it.
+
+LR rises to a value it had before: 25 %. LR rises step by step to a new maximum (warmup): 10 %; jumps there: none.
+Sequence length grows, random-LTD keeps more: 15 %. A curriculum admits more samples: 30 % (curriculum_tolerance). The
+batch changes: 5 %. Length, kept tokens or admitted samples shrink below two thirds of the maximum: band, scales and
+trend start anew. A setting returns to an earlier value: the earlier comparison continues. Each until 64 samples without
+a further change.
+"""
 
 from __future__ import annotations
 

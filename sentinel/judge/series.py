@@ -53,6 +53,7 @@ class Series:
             regime=self._regime,
             findings=self._findings,
             leading=self._leading,
+            early=self._early,
             references=references,
             baseline=Baseline(band=NoiseBand(sigmas=t.band_sigmas, floor=t.band_floor), detectors=detectors),
         )

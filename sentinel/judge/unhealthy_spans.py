@@ -1,4 +1,9 @@
-"""Steps at which a run's own readings were far out of proportion: a checkpoint saved there contains it."""
+"""Steps at which a run's own readings were far out of proportion: a checkpoint saved there contains it.
+
+"Usual" is the median of the last 64 medians of 8 healthy readings. Unhealthy: sum of sqrt(v) above 10 times usual;
+largest sqrt(v) above 30 times usual; gradient norm above 30 times usual, five in a row, skipped updates excluded; loss
+above twice usual and by 1 nat, five in a row; any of them not a number (loss and gradient norm: five in a row).
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sentinel.plan.actions import KINDS, AskForSave
-from sentinel.plan.alert_state import Alert
+from sentinel.plan.alert_state import Alert, alert_states
 from sentinel.plan.look import Look
 from sentinel.plan.policy import Policy
 
@@ -12,8 +12,14 @@ _FRESH_STEPS = 50  # Steps within which a checkpoint is new enough: no save is a
 
 
 def alert(look: Look, policy: Policy) -> Alert:
+    """Each warning is told once: after a rollback one from before the target is in force again."""
     warning = look.series.warning if policy.warn != "off" else None
-    return Alert(topic="early_warning", reason=None if warning is None else warning.reason, severity="warning")
+    reason = None if warning is None else warning.reason
+    lasts = "early_warning" in alert_states(look.events)
+    told = any(
+        e["event"] == "alert_firing" and (e["topic"], e["reason"]) == ("early_warning", reason) for e in look.events
+    )
+    return Alert(topic="early_warning", reason=None if told and not lasts else reason, severity="warning")
 
 
 def warned_pin(look: Look, policy: Policy) -> str | None:

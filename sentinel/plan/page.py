@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any
 
-from sentinel.plan.alert_state import AlertTopic, Severity
+from sentinel.plan.alert_state import Severity
 from sentinel.plan.incident import Event
+from sentinel.plan.page_topics import WHAT_TO_DO
 from sentinel.plan.sentences import sentence
+from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
 
 RUNBOOK = "docs/PAGING.md"
-
-# what a page is about; each has its heading on the page that `runbook` leads to
-TOPICS = ("divergence", "approval", *get_args(AlertTopic), "ended", "test")
+_FORM = Form(error=LineError, ignores_unknown=True)
 
 _TOLD: Mapping[str, tuple[str, Severity]] = {
     "opened": ("divergence", "warning"),
@@ -40,7 +40,7 @@ class Page:
 
     run: str
     incident: str | None  # None for what belongs to no incident
-    topic: str  # one of TOPICS
+    topic: str  # a key of WHAT_TO_DO, or one of an older version
     severity: Severity  # of a resolved page: the highest that its key had
     summary: str  # one sentence
     details: Mapping[str, Any]
@@ -71,7 +71,8 @@ class Page:
     def text(self) -> str:
         details = self.details.items()
         facts = [f"{key}: {value if isinstance(value, str) else dump_json(value)}" for key, value in details]
-        return "\n".join([self.title, *facts, f"what to do: {self.runbook}"])
+        advice = WHAT_TO_DO.get(self.topic)
+        return "\n".join([self.title, *facts, *([advice] if advice else []), f"what to do: {self.runbook}"])
 
     def to_json(self) -> dict[str, Any]:
         of_itself = ("severity", "topic", "run", "incident", "summary", "details", "runbook", "time_unix_s")
@@ -86,18 +87,8 @@ class Page:
 
 
 def page_from_json(data: Mapping[str, Any]) -> Page:
-    """What `to_json` wrote. LineError when it did not."""
-    try:
-        return Page(
-            **{name: str(data[name]) for name in ("run", "topic", "summary", "runbook")},
-            incident=data["incident"],
-            severity=data["severity"],
-            details=dict(data["details"]),
-            time_unix_s=float(data["time_unix_s"]),
-            resolved=data["status"] == "resolved",
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise LineError(f"not a page: {error!r}") from error
+    """What `to_json` wrote. LineError, or LookupError, when it did not."""
+    return read(Page, {**data, "resolved": data["status"] == "resolved"}, "page", _FORM)
 
 
 def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:

@@ -1,6 +1,22 @@
 """Whether an attempt goes on with what was saved: its position, Adam's state, the settings, the loss scale, the loss.
 
 Each function gives checks in the words of `FAULTS`; one that is contradicted names the fault, and says why.
+
+- The checkpoint, with what `latest` names and the newest one there: started from scratch, newest checkpoint torn,
+  wrong checkpoint.
+- Adam's state before the first update (sum and max of sqrt(v), norms of momentum and parameters), with the readings
+  of the step that was saved, to 1 part in 10^5: optimizer state not loaded, wrong shard of one rank, wrong checkpoint
+  (it names the step whose state it is).
+- What overrides.json decides, with the proof: override ignored.
+- Learning rate, with the decided or reported schedule, the same steps before, or the last rates: scheduler lost,
+  scheduler stepped twice, another learning rate.
+- Consumed samples, with those at the save: samples skipped, samples replayed, data from epoch start.
+- Batch digests, with those of the same steps, and of all steps before: the same three, and data order of another
+  seed.
+- Loss scale, half to twice the one at the save: loss scale reset.
+- Seed, length, batch, Adam's settings, precision, with the attempt before: setting changed.
+- First loss on the same batch, to 5 % or three sigmas; else the median of the first ones, to 10 % or the noise: loss
+  jumps, loss drops.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sentinel.judge.events import EventKind
 from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.forecast import gpu_hours, lost_steps
@@ -20,7 +21,7 @@ class WaitingPrice(Described):
 
     act_steps: float  # what rolling back now throws away, and the restart's time where the pace is known
     act_gpu_hours: float | None
-    wait_steps: float | None  # what waiting costs on average; None where the odds are unknown
+    wait_steps: float | None  # what waiting costs on average; None where the odds are unknown, or it is in vain
     wait_gpu_hours: float | None
     wait_until_step: int | None  # the step until which waiting is cheapest on average
     never_share: float | None  # probability that the loss does not come back by itself
@@ -32,8 +33,10 @@ def price_of_waiting(
     series: Series, run: RunState, policy: Policy, *, target_step: int | None = None
 ) -> WaitingPrice | None:
     """`target_step`: of the rollback that is compared with; by default the last healthy checkpoint before the onset.
-    None where no spike is open."""
-    moment = moment_of(series)
+    None where no spike is open and the weights are numbers."""
+    moment, alarm = moment_of(series), series.alarm
+    if alarm is not None and alarm.kind is EventKind.NAN:
+        return _in_vain(_act_steps(alarm.onset_range[0], run, policy, target_step), run)
     if moment is None:
         return None
     waiting = _waiting(moment, run, policy, target_step)
@@ -61,12 +64,30 @@ def priced_verdict(verdict: Verdict, series: Series, run: RunState, policy: Poli
     return said if known is None else replace(said, led_by=known.led_by, led_by_steps=known.led_by_steps)
 
 
-def _waiting(moment: Moment, run: RunState, policy: Policy, target_step: int | None) -> Waiting:
+def _in_vain(act_steps: float, run: RunState) -> WaitingPrice:
+    cost = f"{act_steps:.0f} steps{_hours(act_steps, run)}"
+    return WaitingPrice(
+        act_steps=act_steps,
+        act_gpu_hours=gpu_hours(act_steps, run),
+        wait_steps=None,
+        wait_gpu_hours=None,
+        wait_until_step=None,
+        never_share=1.0,
+        rollback_is_cheaper=True,
+        reason=f"waiting is in vain: the weights contain nan and do not recover. A rollback now costs {cost}",
+    )
+
+
+def _act_steps(onset: int, run: RunState, policy: Policy, target_step: int | None) -> float:
+    """What a rollback now throws away, and the restart's time."""
     if target_step is None:
-        whole, _ = healthy_until(moment.onset_range[0] - policy.margin_steps, run)
+        whole, _ = healthy_until(onset - policy.margin_steps, run)
         target_step = whole[-1].global_step if whole else 0
-    restart = policy.restart_s / run.step_time_s if run.step_time_s else 0.0
-    return priced(moment, odds_of(moment), lost_steps(target_step, run), restart)
+    return lost_steps(target_step, run) + (policy.restart_s / run.step_time_s if run.step_time_s else 0.0)
+
+
+def _waiting(moment: Moment, run: RunState, policy: Policy, target_step: int | None) -> Waiting:
+    return priced(moment, odds_of(moment), _act_steps(moment.onset_range[0], run, policy, target_step))
 
 
 def _sentence(moment: Moment, waiting: Waiting, run: RunState) -> str:

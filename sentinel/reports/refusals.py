@@ -56,7 +56,12 @@ def what_to_do(sentence: str) -> str | None:
         return None
     _, row = max(fit, key=lambda found: found[0])
     paragraph = " ".join(row.do.strip().split("\n\n")[0].split())
-    return re.sub(r"\[([^\]]+)\]\(([A-Z_]+\.md[^)]*)\)", r"\1 (docs/\2)", paragraph)
+    return without_links(paragraph)
+
+
+def without_links(text: str) -> str:
+    """Markdown with links from docs/ as it is printed on a terminal."""
+    return re.sub(r"\[([^\]]+)\]\(([A-Z_]+\.md[^)]*)\)", r"\1 (docs/\2)", text)
 
 
 def _literal(says: str) -> int:

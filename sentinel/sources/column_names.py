@@ -48,6 +48,8 @@ _KNOWN = {
     "update_norm": "update_norm train/update_norm",
     "loss_spread": "loss_spread",
     "grad_norm_spread": "grad_norm_spread",
+    "attention_logit_max": "attention_logit_max max_attention_logit train/max_attention_logit",
+    "output_logit_max": "output_logit_max max_logit train/max_logit",
     "momentum_l2": "momentum_l2",
     "param_norm": "param_norm params_norm train/param_norm optim/param_norm",
     "tokens_per_s": "tokens_per_s tokens_per_second train/tokens_per_second",

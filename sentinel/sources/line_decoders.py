@@ -80,6 +80,9 @@ class LineFormat:
     reads: LinePattern | BlockPattern | type[Decoder]
     """How it is written, as a pattern; a decoder class where a pattern cannot describe it."""
 
+    traps: str = ""
+    """What a reader of the numbers would not expect, for docs/LOG_FORMATS.md."""
+
     one_writer: bool = False
     """Whether one process writes the lines: the same step again, with another loss, is then a restart."""
 

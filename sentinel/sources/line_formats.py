@@ -12,14 +12,15 @@ from sentinel.sources.dict_lines import Fairseq, JsonLines, Metaseq, MlPerf
 from sentinel.sources.generic_lines import Generic, NanoGpt
 from sentinel.sources.huggingface_lines import HuggingFace
 from sentinel.sources.line_decoders import BlockPattern, LineFormat, LinePattern
-from sentinel.sources.line_losses import EVALUATES
 from sentinel.sources.megatron_lines import GptNeox, Megatron, NeMo
+from sentinel.sources.step_and_loss import EVALUATES
 from sentinel.vocabulary.errors import ConfigError
 
 FORMATS: tuple[LineFormat, ...] = (
     LineFormat(  # examples/megatron/variance_line.py
         name="sentinel",
         sample="sentinel: step 7 | loss: 2.5 | lr: 3e-4 | adam_variance_l1: 12.5 | adam_variance_max: 0.1 |",
+        traps="written by examples/megatron/variance_line.py",
         reads=LinePattern(
             line=re.compile(r"\bsentinel: step (?P<step>\d+)"), contains=("sentinel: step ", "loss"), bars=True
         ),
@@ -28,6 +29,7 @@ FORMATS: tuple[LineFormat, ...] = (
     LineFormat(
         name="nanotron",
         sample="10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: iteration: 7 / 9 | lm_loss: 2.5 | lr: 1e-05",
+        traps="`85.8G` has three digits",
         reads=LinePattern(
             line=re.compile(r"\biteration:?\s*(?P<step>\d[\d,]*)\s*/\s*(?P<total>\d[\d,.]*[KMBG]?)", re.IGNORECASE),
             contains=("teration", "|"),
@@ -40,6 +42,7 @@ FORMATS: tuple[LineFormat, ...] = (
     LineFormat(
         name="nemo",
         sample="Training epoch 0, iteration 6/19 | lr: 2.999e-07 | global_step: 6 | reduced_train_loss: 2.5",
+        traps="NeMo 1 and 2; step 0 is update 1",
         reads=NeMo,
     ),
     LineFormat(
@@ -51,22 +54,27 @@ FORMATS: tuple[LineFormat, ...] = (
     LineFormat(
         name="megatron",
         sample=" iteration 7/ 1000 | lm loss: 2.5E+00 | loss scale: 1.0 | grad norm: 1.5 |",
+        traps="Megatron-LM, Megatron-DeepSpeed, forks: also arguments, checkpoints, validations. With `--log-interval`"
+        " the loss is a mean. `lm loss` is left out when it is nan, on skipped steps. `grad norm: 0.000`: not known",
         reads=Megatron,
         one_writer=True,
     ),
     LineFormat(
         name="huggingface",
         sample="{'loss': 2.5, 'grad_norm': 0.24, 'learning_rate': 5e-05, 'epoch': 0.0, 'step': 7}",
+        traps="without a step in the line one line is one step; nan is logged as loss 0.0",
         reads=HuggingFace,
     ),
     LineFormat(
         name="metaseq",
         sample='2022-11-11 14:05:27 | INFO | train_inner | {"actv_norm": "0", "loss": "3.606738", "num_updates": "7"}',
+        traps="bits, converted to nats",
         reads=Metaseq,
     ),
     LineFormat(
         name="fairseq",
         sample='2022-11-11 14:05:27 | INFO | train_inner | {"loss": "3.606738", "num_updates": "7", "gnorm": "1"}',
+        traps="bits, converted to nats; where only sums of epochs are written, these",
         reads=Fairseq,
     ),
     LineFormat(  # a line for each rank, or one; Meta's lingua writes `grad`
@@ -83,6 +91,7 @@ FORMATS: tuple[LineFormat, ...] = (
     LineFormat(  # OLMo and OLMo-core
         name="olmo",
         sample="INFO    [step=7/739328,epoch=0]\n    train/CrossEntropyLoss=2.5",
+        traps="OLMo and OLMo-core; a step is complete when the next block begins",
         reads=BlockPattern(
             sign="[",
             header=re.compile(r"\[step=(?P<step>\d[\d,]*)(?:/(?P<total>\d[\d,]*))?[^\]]{0,200}\]"),
@@ -93,6 +102,7 @@ FORMATS: tuple[LineFormat, ...] = (
     LineFormat(
         name="composer",
         sample="[batch=7/100]:\n         Train loss/train/total: 2.5",
+        traps="a step is complete when the next block begins",
         reads=BlockPattern(
             sign="[",
             header=re.compile(r"\[batch=(?P<step>\d[\d,]*)(?:/(?P<total>\d[\d,]*))?\]"),
@@ -113,11 +123,15 @@ FORMATS: tuple[LineFormat, ...] = (
         ),
     ),
     LineFormat(
-        name="mlperf", sample=':::MLLOG {"key": "train_loss", "value": 2.5, "metadata": {"step": 7}}', reads=MlPerf
+        name="mlperf",
+        sample=':::MLLOG {"key": "train_loss", "value": 2.5, "metadata": {"step": 7}}',
+        traps="a count of samples is divided by the batch size that the log names",
+        reads=MlPerf,
     ),
     LineFormat(  # seq2seq's: GNMT in NVIDIA's examples and in MLPerf; batches of an epoch are counted from 0
         name="gnmt",
         sample="0: TRAIN [0][7/3416]\tTime 0.332 (0.318)\tTok/s 54321 (52000)\tLoss/tok 2.5 (7.9)\tLR 1.000e-03",
+        traps="batches of an epoch, counted over all epochs",
         reads=LinePattern(
             line=re.compile(
                 r"\b(?:TRAIN|(?P<validation>VALIDATION)) \[(?P<epoch>\d+)\]\[(?P<step>\d+)/(?P<per_epoch>\d+)\]"
@@ -181,6 +195,7 @@ FORMATS: tuple[LineFormat, ...] = (
     LineFormat(
         name="fms_fsdp",
         sample="step: 7\nloss: 2.5\nLR: 0.0003",
+        traps="a step is complete when the next block begins",
         reads=BlockPattern(
             sign="step: ",
             header=re.compile(r"(?:^|[\]\s])step: (?P<step>\d[\d,]*)\s*$"),
@@ -193,6 +208,7 @@ FORMATS: tuple[LineFormat, ...] = (
     LineFormat(  # llm.c's main.log, and build-nanogpt's log.txt: `250 train 5.87`, `250 val 5.91`, `250 hella 0.25`
         name="llm.c",
         sample="s:7 trl:2.5 lr:0.0006 norm:1.2",
+        traps="llm.c and build-nanogpt; step 0 is update 1",
         reads=LinePattern(
             line=re.compile(
                 r"(?:^|\s)(?:s:(?=\d+ t[re]l:)|(?=\d+ (?:train|val) \S+\s*$))(?P<step>\d+) "
@@ -206,6 +222,7 @@ FORMATS: tuple[LineFormat, ...] = (
     LineFormat(  # older versions: `Epoch:[0/19](100/24681) loss:5.251 lr:0.00020000 epoch_Time:98.0min:`
         name="minimind",
         sample="Epoch:[1/2](7/39695), loss: 2.6, logits_loss: 2.5, aux_loss: 0.1, lr: 0.0005, epoch_time: 4767.0min",
+        traps="batches of an epoch, counted over all epochs",
         reads=LinePattern(
             line=re.compile(
                 r"\bEpoch:\[(?P<epoch>\d+)/(?P<epochs>\d+)\]\((?P<step>\d+)/(?P<per_epoch>\d+)\),? "
@@ -228,9 +245,19 @@ FORMATS: tuple[LineFormat, ...] = (
         ),
         one_writer=True,
     ),
-    LineFormat(name="nanogpt", sample="iter 7: loss 2.5, ppl 71.0037, time 3286.79ms, mfu 0.42%", reads=NanoGpt),
+    LineFormat(
+        name="nanogpt",
+        sample="iter 7: loss 2.5, ppl 71.0037, time 3286.79ms, mfu 0.42%",
+        traps="step 0 is update 1",
+        reads=NanoGpt,
+    ),
     LineFormat(name="jsonl", sample='{"train/loss": 2.5, "train/grad_norm": 21.2, "step": 7}', reads=JsonLines),
-    LineFormat(name="generic", sample="step 7/100 | loss 2.5 | norm 1.2 | lr 3e-4", reads=Generic),
+    LineFormat(
+        name="generic",
+        sample="step 7/100 | loss 2.5 | norm 1.2 | lr 3e-4",
+        traps="a step and a loss on one line, in any words; only where nothing else fits",
+        reads=Generic,
+    ),
 )
 
 

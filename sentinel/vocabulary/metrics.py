@@ -106,6 +106,8 @@ _READINGS = {
     "param_norm": "L2 norm of the parameters that Adam updates; at the last interval.",
     "loss_spread": "Largest minus smallest loss over the data-parallel ranks, in nats.",
     "grad_norm_spread": "Largest minus smallest norm of the data-parallel ranks' own gradients; at the last interval.",
+    "attention_logit_max": "Largest magnitude of an attention logit that the trainer has given; at the last interval.",
+    "output_logit_max": "Largest magnitude of an output logit; at the last interval.",
     "loss_scale": "Loss scale of fp16 training.",
     "lr": "Learning rate of the step.",
     "seqlen": "Tokens per sample of the step.",
@@ -119,7 +121,10 @@ _READINGS = {
     "consumed_samples": "Samples consumed by the run.",
     "consumed_tokens": "Tokens consumed by the run.",
 }
-_AT_INTERVALS = ("update_norm", "momentum_l2", "param_norm", "grad_norm_spread")
+_AT_INTERVALS = (
+    *("update_norm", "momentum_l2", "param_norm", "grad_norm_spread"),
+    *("attention_logit_max", "output_logit_max"),
+)
 _IN_WINDOW = (
     *("loss", "loss_ratio", "adam_variance_l1", "adam_variance_max", "grad_norm", "loss_spread", "step_time_s"),
     *_AT_INTERVALS,

@@ -33,6 +33,10 @@ class Sample:
     # Largest minus smallest over the data-parallel ranks of the gradient's norm before it is averaged over them: the
     # root mean square over the step's micro-batches of each one's global L2 norm. None where only one rank trains.
     grad_norm_spread: float | None = None
+    # Largest magnitude of a logit in the step's first micro-batch, over all ranks: of the attention before its softmax
+    # (q k / sqrt(d)), of the model's output. inf where one is nan. None between the intervals, and where none is given.
+    attention_logit_max: float | None = None
+    output_logit_max: float | None = None
     loss_scale: float | None = None  # The loss scale of fp16 training; None where there is none
     lr: float | None = None  # Learning rate that this step was taken with
     seqlen: int | None = None  # Tokens per sample in this step; below the full length while it warms up

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
-from sentinel.adapters.checkpoints.layouts import missing_of_deepspeed, missing_of_megatron_lm, recognise
+from sentinel.adapters.checkpoints.layouts import (
+    missing_of_deepspeed,
+    missing_of_hugging_face,
+    missing_of_lightning,
+    missing_of_megatron_lm,
+    missing_of_universal,
+    recognise,
+)
 from sentinel.adapters.checkpoints.trackers import Trackers
 from sentinel.cli import status
 from sentinel.vocabulary.errors import CheckpointError, FilesystemRefused, QuarantineError
@@ -123,6 +130,38 @@ def test_hugging_face_with_deepspeed_inside_is_looked_into(tmp_path: Path) -> No
     assert Checkpoints(tmp_path).verify(tag.name).verified
     (inner / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
     assert "in global_step10: bf16_zero" in str(Checkpoints(tmp_path).verify(tag.name).problem)
+
+
+FSDP = frozenset({"model.safetensors", "trainer_state.json"})
+INNER = frozenset({"checkpoint/mp_rank_00_model_states.pt", "checkpoint/zero_pp_rank_1_mp_rank_00_optim_states.pt"})
+PARAMETERS = frozenset(f"zero/{p}/{kind}.pt" for p in "abc" for kind in ("fp32", "exp_avg")) | {"zero"}
+
+
+@pytest.mark.parametrize(
+    ("missing_of", "names", "says"),
+    [
+        (missing_of_hugging_face, FSDP, "optimizer.pt is missing"),
+        (missing_of_hugging_face, FSDP | {"optimizer.bin"}, None),
+        (missing_of_hugging_face, frozenset({"global_step10", "trainer_state.json"}), "in global_step10: "),
+        (missing_of_lightning, INNER | {"checkpoint"}, "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing"),
+        (
+            missing_of_lightning,
+            INNER | {"checkpoint", "zero_pp_rank_0_mp_rank_00_optim_states.pt"},
+            "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing",
+        ),
+        (missing_of_universal, PARAMETERS, None),
+        (missing_of_universal, PARAMETERS - {"zero/b/exp_avg.pt"}, "zero/b/exp_avg.pt is missing"),
+        (missing_of_universal, PARAMETERS | {"zero/a/step.pt"}, None),
+    ],
+)
+def test_files_that_stand_for_one_another_and_files_that_only_look_like_it(
+    missing_of: Callable[[frozenset[str], bool], str | None], names: frozenset[str], says: str | None
+) -> None:
+    """An optimizer in one file; weights that DeepSpeed alone has; a shard beside Lightning's folder; a kind that few
+    of the parameters have."""
+    found = missing_of(names, True)
+    assert (found or "").startswith(says or "")
+    assert (found is None) == (says is None)
 
 
 def test_a_universal_checkpoint_is_moved_along_and_resumed_from_only_where_latest_says_so(tmp_path: Path) -> None:

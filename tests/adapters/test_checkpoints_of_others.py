@@ -191,6 +191,15 @@ def test_last_ckpt_of_lightning_stands_for_the_target_as_a_link_or_as_a_copy(
     assert digests(tmp_path) == before
 
 
+def test_a_target_leaves_the_names_of_another_trainers_checkpoints_alone(tmp_path: Path) -> None:
+    (tmp_path / "last.ckpt").symlink_to(lightning(tmp_path, 10).name)
+    tag = composer(tmp_path, 20).name
+    (tmp_path / "latest-rank0.pt").symlink_to("elsewhere")
+    Checkpoints(tmp_path).point_latest(tag, 20, **WHERE)
+    assert str((tmp_path / "last.ckpt").readlink()) == "epoch=0-step=10.ckpt"
+    assert str((tmp_path / "latest-rank0.pt").readlink()) == f"{tag}-rank0.pt"
+
+
 def test_a_change_of_last_ckpt_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
     """Killed between taking the old name away and giving it to the copy: nothing is resumed from, and it is not said
     that the newest is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,25 @@ def test_a_divergence_is_knowable_once_no_harmless_curve_looks_like_it(
     step = knowable_step(curve("diverged", height, 400, ILL), harmless)
     assert (step is None) is math.isnan(first)
     assert step is None or first <= step - 400 <= last
+
+
+@pytest.mark.parametrize(
+    ("norm", "known"),
+    [(1.4, False), (1.9, False), (5.0, True), (None, False)],  # a smaller rise, a larger, by far; not logged
+)
+def test_a_divergence_is_known_together_by_a_signal_that_no_harmless_curve_has_half_as_high(
+    norm: float | None, known: bool
+) -> None:
+    def with_norm(of: Curve, factor: float | None) -> Curve:
+        norms = [None if factor is None else 1.0 + 0.01 * (i % 3) for i in range(800)]
+        norms[400:] = [None if n is None or factor is None else factor * n for n in norms[400:]]
+        return replace(of, columns={**of.columns, "grad_norm": tuple(norms)})
+
+    harmless = Harmless([with_norm(curve("stable", 2.0, 400), 1.5)])  # as high for as long, and healthy
+    ill = with_norm(curve("diverged", 1.6, 400, ILL), norm)
+    step = knowable_step(ill, harmless, together=True)
+    assert (step is not None) is known
+    assert (knowable_step(ill, harmless) is not None) is (norm in (1.9, 5.0))
 
 
 def test_skips_in_a_row_are_knowable_once_they_are_more_than_any_harmless_run_had() -> None:

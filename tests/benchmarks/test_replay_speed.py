@@ -20,6 +20,8 @@ def test_the_document_has_a_row_for_each_format_with_every_sample_judged() -> No
     for (name, _, _), row in rows.items():
         assert row["samples"] == (10_000 if name == "megatron_log" else 100_000)
         assert min(row["samples_per_s"], row["samples_per_s_wall"], row["peak_rss_mb"]) > 0
+        assert row["loops"] == (row["cpu_s"] - row["read_s"]) / row["loop_s"] > 0
     columns = [rows[name, "few", "healthy"] for name in ("csv", "parquet")]
     assert document["samples_per_s"] == min(row["samples_per_s"] for row in columns)
+    assert document["loops"] == max(row["loops"] for row in columns)
     assert document["peak_rss_mb"] == max(row["peak_rss_mb"] for row in columns)

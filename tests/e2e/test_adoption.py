@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident import Adoption, Race
 from sentinel.plan.incident_events import event, race_begun
 from sentinel.vocabulary.overrides import Once
@@ -131,34 +132,6 @@ def test_undo_after_the_adopted_run_has_trained_on_gives_back_every_byte_and_kee
     assert sorted(p.name for p in aside.glob("global_step*")) == ["global_step40", "global_step60", "global_step80"]
 
 
-TMPFS = Path("/dev/shm")  # noqa: S108 - no file of a known name is made there
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not TMPFS.is_dir(), reason=f"no {TMPFS} here to be another filesystem")
-def test_a_winner_is_adopted_and_undone_where_the_state_lies_on_another_filesystem(
-    raced: Path, adopted: Path, tmp_path: Path
-) -> None:
-    run = copy_run(raced, tmp_path.resolve() / "run")
-    with tempfile.TemporaryDirectory(dir=TMPFS) as other:
-        if Path(other).stat().st_dev == run.stat().st_dev:
-            pytest.skip(f"{TMPFS} is no other filesystem than {tmp_path}")
-        text = (run / "run.toml").read_text()
-        for name, key in (("state", "state_dir"), ("tensorboard", "tensorboard")):
-            shutil.copytree(run / name, Path(other, name))
-            shutil.rmtree(run / name)
-            (run / name).symlink_to(Path(other, name))  # for what this test reads
-            text = text.replace(f'{key} = "{name}"', f'{key} = "{other}/{name}"')
-        (run / "run.toml").write_text(text)
-        assert as_a_process(run, WATCH)[0] == 4  # its command is `false`
-        assert _but_overrides(live(run)) == _but_overrides(live(adopted))
-        assert (run / "state" / "attempts" / "0002.jsonl").read_text() == (
-            run / OWN / "attempts" / "0002.jsonl"
-        ).read_text()
-        assert as_a_process(run, UNDO)[0] == 0
-        assert live(run) == live(raced)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs takes root")
 def test_a_quarantine_on_another_filesystem_is_refused_before_anything_is_raced_or_moved(
     raced: Path, tmp_path: Path
@@ -175,6 +148,25 @@ def test_a_quarantine_on_another_filesystem_is_refused_before_anything_is_raced_
     assert (code, live(run)) == (2, before)
     assert f"{room} is on another filesystem than {run / 'checkpoints'}: a rename can't get there" in said
     assert [i.rollbacks for i in incidents(run)] == [[]]
+
+
+@pytest.mark.full
+def test_undo_of_a_race_that_goes_on_stops_its_probes_and_then_purge_clears_them(raced: Path, tmp_path: Path) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    log = run / "state" / "incidents.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))  # as before it had ended
+    purge, probe = ("purge", "incident-1", "--yes"), LocalJobs(run / OWN)
+    probe.start(["sleep", "600"], cwd=run, extra_env={}, log_path=run / OWN / "job.log")
+    try:
+        assert as_a_process(run, purge)[0] == 2
+        assert as_a_process(run, UNDO)[0] == 0
+        assert probe.writers() == ()
+    finally:
+        probe.stop(grace_s=1)
+    assert [(i.status, i.outcome) for i in incidents(run)] == [("closed", "undone")]
+    assert live(run) == live(raced)
+    assert as_a_process(run, purge)[0] == 0
+    assert not (run / ROOM).exists()
 
 
 @pytest.mark.full
@@ -235,6 +227,7 @@ def _but_overrides(files: dict[str, str]) -> dict[str, str]:
 
 WHY_NOT = why_not()
 steps = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+TMPFS = Path("/dev/shm")  # noqa: S108 - no file of a known name is made there
 
 
 @steps
@@ -244,6 +237,34 @@ def test_an_adoption_that_is_killed_is_carried_out_or_taken_back(
 ) -> None:
     point = Point(call=call, path=path, number=number)
     assert _struck(raced, adopted, point, then, tmp_path.resolve() / "run", as_a_process) == []
+
+
+@steps
+@pytest.mark.full
+@pytest.mark.skipif(not TMPFS.is_dir(), reason=f"no {TMPFS} here to be another filesystem")
+def test_an_adoption_across_filesystems_is_killed_within_a_copy_carried_out_and_undone(
+    raced: Path, adopted: Path, tmp_path: Path
+) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    with tempfile.TemporaryDirectory(dir=TMPFS) as other:
+        if Path(other).stat().st_dev == run.stat().st_dev:
+            pytest.skip(f"{TMPFS} is no other filesystem than {tmp_path}")
+        text = (run / "run.toml").read_text()
+        for name, key in (("state", "state_dir"), ("tensorboard", "tensorboard")):
+            shutil.copytree(run / name, Path(other, name))
+            shutil.rmtree(run / name)
+            (run / name).symlink_to(Path(other, name))  # for what this test reads
+            text = text.replace(f'{key} = "{name}"', f'{key} = "{other}/{name}"')
+        (run / "run.toml").write_text(text)
+        copied = Point(call="rename", path=f"{other}/tensorboard/.{EVENTS}.sentinel-adopting", number=1)
+        assert strike(run, WATCH, copied, "KILL").struck
+        assert as_a_process(run, WATCH)[0] == 4  # its command is `false`
+        assert _but_overrides(live(run)) == _but_overrides(live(adopted))
+        assert (run / "state" / "attempts" / "0002.jsonl").read_text() == (
+            run / OWN / "attempts" / "0002.jsonl"
+        ).read_text()
+        assert as_a_process(run, UNDO)[0] == 0
+        assert live(run) == live(raced)
 
 
 @steps

@@ -174,16 +174,45 @@ def test_a_bisect_of_the_reference_trainer(tmp_path: Path) -> None:
     assert (told["ranked"][0]["cause"], told["ranked"][0]["sure"]) == (bisect.SAMPLES, "sure")
 
 
+def asks_for_the_cause(folder: Path) -> tuple[list[str], Path]:
+    """The command of a run that diverges from step 45 on, and a configuration whose only rung is its bisect."""
+    options = [*SMALL, "--no-block-layernorm", "--steps", "400", "--seed", "0"]
+    places = ["--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state")]
+    command = [sys.executable, "-m", "benchmarks.causes.trainer", "nan sample", "45", *options, *places]
+    own = ["--save={checkpoints}", "--state-dir={state}", "--save-interval=0", "--steps={until_step}"]
+    path = configured(folder, command, bisect={"options": own}, policy={"mode": "act"})
+    with path.open("a") as written:
+        written.write('[[policy.ladder]]\nname = "the cause"\nhypothesis = "its bisect finds it"\nbisect = true\n')
+    return command, path
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_undo_stops_the_probes_of_a_rung_and_the_run_is_as_it_was(tmp_path: Path) -> None:
+    command, path = asks_for_the_cause(tmp_path)
+    environment = dict(os.environ, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+    log, probes = IncidentLog(tmp_path / "state" / "incidents.jsonl"), tmp_path / "state" / "bisect" / "incident-1"
+    sentinel = [sys.executable, "-m", "sentinel"]
+    quiet: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "text": True}
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **quiet),
+        subprocess.Popen([*sentinel, "watch", "--run", str(path)], stderr=subprocess.DEVNULL, **quiet) as watch,
+    ):
+        until(lambda: watch.poll() is not None or bool(LocalJobs(probes / "control").writers()))
+        watch.kill()
+    before = weights(tmp_path)
+    assert LocalJobs(probes / "control").writers(), "a killed watch stops no probe"
+    subprocess.run([*sentinel, "undo", "--run", str(path), "--yes"], check=True, capture_output=True, **quiet)
+    assert all(LocalJobs(place).writers() == () for place in probes.glob("*/"))
+    (incident,) = fold(log.read())
+    assert (incident.outcome, incident.rollbacks) == ("undone", [])
+    assert weights(tmp_path) == before
+
+
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_watch_asks_for_the_cause_and_the_restart_makes_the_change_that_healed(tmp_path: Path) -> None:
-    options = [*SMALL, "--no-block-layernorm", "--steps", "400", "--seed", "0"]
-    places = ["--save", str(tmp_path / "checkpoints"), "--state-dir", str(tmp_path / "state")]
-    command = [sys.executable, "-m", "benchmarks.causes.trainer", "nan sample", "45", *options, *places]
-    own = ["--save={checkpoints}", "--state-dir={state}", "--save-interval=0", "--steps={until_step}"]
-    path = configured(tmp_path, command, bisect={"options": own}, policy={"mode": "act"})
-    with path.open("a") as written:
-        written.write('[[policy.ladder]]\nname = "the cause"\nhypothesis = "its bisect finds it"\nbisect = true\n')
+    command, path = asks_for_the_cause(tmp_path)
     environment = dict(os.environ, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
     log, jobs = IncidentLog(tmp_path / "state" / "incidents.jsonl"), LocalJobs(tmp_path / "state")
     line, before = [sys.executable, "-m", "sentinel", "watch", "--run", str(path)], dict[str, str]()

@@ -201,6 +201,10 @@ def no_state(hook: Hook, engine: Any) -> None:
     inner.step = step_and_hide
 
 
+def logits_raise(hook: Hook, engine: Any) -> None:
+    engine.module.register_forward_pre_hook(lambda *_: hook.report_logits(output=lambda: 1 / 0))
+
+
 def nothing(hook: Hook, engine: Any) -> None:
     return
 
@@ -235,6 +239,7 @@ def cases(folder: Path) -> list[Case]:
         ("Adam's state unreadable on one rank", {}, spoil_state_of_the_last_rank),
         ("loss not seen", {}, hide_the_loss),
         ("no gradient norm", {}, no_gradient_norm),
+        ("logits can't be read", {"interval_steps": 1}, logits_raise),
         ("nan in the weights", {}, nan_batch),
         ("Adam's state of another shape", {}, state_of_another_shape),
         ("no Adam's state", {}, no_state),

@@ -66,6 +66,9 @@ def test_every_step_saving_and_validation_is_in_the_journal(whole: Path) -> None
     assert last.adam_variance_l1 is not None
     assert last.adam_variance_max is not None
     assert 0 < last.adam_variance_max < last.adam_variance_l1
+    logits = {r.global_step: (r.attention_logit_max, r.output_logit_max) for r in told if isinstance(r, Sample)}
+    assert [step for step, (of_attention, _) in logits.items() if of_attention is not None] == [10, 20, 30, 40]
+    assert all((of_output or 0) > 0 for step, (_, of_output) in logits.items() if step % 10 == 0)
 
 
 @pytest.mark.full

@@ -309,3 +309,15 @@ def test_one_coincidence_of_two_outliers_is_no_evidence() -> None:
     r, _ = cross_correlation(x, y, 200)
     assert r[237] > 0.99
     assert not found_somewhere(against(x, y).profiles[0])
+
+
+def test_lag_0_is_asked_beforehand_and_is_not_corrected_over_the_lags_that_are_searched() -> None:
+    rng = np.random.default_rng(0)
+    x, other, noise = rng.standard_normal((3, 160))
+    columns = {"loss_ratio": 0.35 * x + noise, "adam_variance_l1": x, "adam_variance_max": other}
+    found = correlations(columns, np.arange(160))
+    at_zero = {row.signal: row for row in found.rows if row.method == "prewhitened" and row.lag == 0}
+    asked = at_zero["adam_variance_l1"]
+    (searched,) = (p for p in found.profiles if p.signal == "adam_variance_l1")
+    assert asked.p_value_adjusted < 0.05 < searched.p_adjusted[len(searched.lags) // 2]
+    assert asked.p_value_adjusted > 1.5 * asked.p_value, "the two signals are still a family"

@@ -295,23 +295,27 @@ def test_a_drop_after_a_resume_is_told_and_its_end_is_no_divergence(resumed: boo
 
 
 @pytest.mark.parametrize(
-    ("norm", "update", "rises", "known"),
+    ("norm", "every", "update", "rises", "known"),
     [
-        (1.0, 1.0, 0.0, 100),
-        (3.0, 1.0, 0.0, 50),  # another signal has left its band
-        (1.0, 0.3, 0.0, 50),  # … has faded
-        (1.0, 0.45, 0.0, 100),  # … not by enough
-        (1.0, 1.0, 0.02, 70),  # the loss goes on rising
-        (3.0, 0.3, 0.0, 30),  # two at once
-        (3.0, 0.3, 0.02, 30),
+        (1.0, 1, 1.0, 0.0, 100),
+        (3.0, 2, 1.0, 0.0, 50),  # another signal has left its band now and then
+        (3.0, 1, 1.0, 0.0, 40),  # … and is outside all the while
+        (1.0, 1, 0.3, 0.0, 50),  # … has faded
+        (1.0, 1, 0.45, 0.0, 100),  # … not by enough
+        (1.0, 1, 1.0, 0.02, 70),  # the loss goes on rising
+        (3.0, 1, 0.3, 0.0, 30),  # two at once
+        (3.0, 1, 0.3, 0.02, 30),
     ],
 )
-def test_the_wait_is_shorter_the_more_says_the_same(norm: float, update: float, rises: float, known: int) -> None:
+def test_the_wait_is_shorter_the_more_says_the_same(
+    norm: float, every: int, update: float, rises: float, known: int
+) -> None:
     judged = Series(Thresholds())
     for step in range(1, 451):
         ill = step > 300
         loss = 3.0 + rises * (step - 300) if ill else 2.0
-        judged.push(replace(sample(step, loss), grad_norm=norm if ill else 1.0, update_norm=update if ill else 1.0))
+        outside = ill and step % every == 0
+        judged.push(replace(sample(step, loss), grad_norm=norm if outside else 1.0, update_norm=update if ill else 1.0))
     assert judged.alarm is not None
     assert judged.alarm.verdict_step == 301 + known
 

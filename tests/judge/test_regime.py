@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import random
+from itertools import pairwise
+
 import pytest
 
 from sentinel.judge.schedule_changes import Regime
+from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.vocabulary.sample import Sample
 
 T = Thresholds()
 
@@ -83,3 +89,28 @@ def test_a_trend_is_begun_anew_once_a_setting_has_moved_by_half_since() -> None:
     changes = [regime.take(step, {"global_batch_samples": float(size)}) for step, size in enumerate(sizes)]
     assert [change.same_trend for change in changes[1:] if change] == [True, True, True, False, True, False]
     assert all(change.comparable for change in changes[1:] if change)
+
+
+@pytest.mark.parametrize("height", [0.08, 0.09, 0.1])  # beside a tolerance of 0.1
+@pytest.mark.parametrize("noise", [0.002, 0.01])
+def test_a_loss_that_wavers_about_a_warmups_tolerance_is_called_once_and_not_taken_back(
+    height: float, noise: float
+) -> None:
+    rng, series, known = random.Random(0), Series(T), list[bool]()
+    for step in range(1, 1500):
+        over = 0.0 if step < 300 else height * min(1.0, (step - 300) / 100) + 0.02 * math.sin(step / 40)
+        loss = 3.0 * (1 + over) * (1 + rng.gauss(0, noise))
+        lr = 1e-4 + 1e-6 * max(0, step - 300)  # it rises to where it has never been
+        series.push(Sample(attempt=1, global_step=step, time_unix_s=math.nan, loss=loss, lr=lr, grad_norm=1.0))
+        known.append(series.alarm is not None)
+    assert sum(before != after for before, after in pairwise(known)) <= 1
+
+
+def test_a_loss_that_comes_back_by_more_than_half_of_a_warmups_tolerance_is_taken_back() -> None:
+    series = Series(T)
+    for step in range(1, 1500):
+        loss = 3.0 * (1.0 if step < 300 else 1.11 if step < 900 else 1.03) * (1 + 0.002 * (-1) ** step)
+        lr = 1e-4 + 1e-6 * max(0, step - 300)
+        series.push(Sample(attempt=1, global_step=step, time_unix_s=math.nan, loss=loss, lr=lr, grad_norm=1.0))
+        if step in (899, 1499):
+            assert (series.alarm is not None) == (step == 899)

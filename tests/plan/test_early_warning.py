@@ -72,3 +72,24 @@ def test_a_save_is_asked_for_once_and_where_the_policy_says_so(
 def test_a_warning_is_a_page_of_low_severity_also_where_sentinel_only_observes(warn: Any, told: str | None) -> None:
     (alert,) = [a for a in alerts_of(warned(), Policy(warn=warn), None) if a.topic == "early_warning"]
     assert (alert.reason, alert.severity) == (told, "warning")
+
+
+TOLD = {"topic": "early_warning", "severity": "warning", "reason": WARNING.reason, "since_unix_s": 1.0}
+FIRING, RESOLVED = {"event": "alert_firing", **TOLD}, {"event": "alert_resolved", **TOLD}
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ((), True),
+        ((FIRING,), True),  # it lasts: no word of its end
+        ((FIRING, RESOLVED), False),  # the divergence was known, and the rollback's target is after the warning
+        ((FIRING | {"reason": "another"}, RESOLVED), True),
+    ],
+)
+def test_a_warning_that_a_rollback_brings_back_is_not_told_again(events: tuple[Any, ...], told: bool) -> None:
+    events = tuple(event | {"time_unix_s": 1.0} for event in events)
+    seen = warned(events=events)
+    (alert,) = [a for a in alerts_of(seen, Policy(), None) if a.topic == "early_warning"]
+    assert (alert.reason is not None) == told
+    assert next_turn(seen, Policy(mode="act")).pins == ("global_step995", "global_step900")  # its pin stays

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.page import TOPICS, Page, page_for, page_from_json, pages, trial_page
+from sentinel.plan.alert_state import AlertTopic
+from sentinel.plan.page import Page, page_for, page_from_json, pages, trial_page
+from sentinel.plan.page_topics import WHAT_TO_DO
 from sentinel.vocabulary.numbers import dump_json, load_object
 
 DECISION = {
@@ -79,7 +81,7 @@ def test_what_concerns_somebody_is_a_page(
     assert page is not None
     assert (page.key, page.status, page.severity) == (key, status, severity)
     assert says in page.summary
-    assert page.topic in TOPICS
+    assert page.topic in WHAT_TO_DO
     assert page.runbook == f"docs/PAGING.md#{page.topic}"
     assert "overrides" not in page.details
 
@@ -133,7 +135,7 @@ def test_nothing_ends_that_was_not_told(events: list[dict[str, Any]]) -> None:
         Page,
         run=st.text(min_size=1),
         incident=st.none() | st.text(min_size=1),
-        topic=st.sampled_from(TOPICS),
+        topic=st.sampled_from(sorted(WHAT_TO_DO)),
         severity=st.sampled_from(["warning", "critical"]),
         summary=st.text(),
         details=st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.integers())),
@@ -154,3 +156,9 @@ def test_a_log_of_another_version_is_told_as_well_as_may_be() -> None:
 
 def test_a_test_page_says_that_nothing_is_wrong() -> None:
     assert "nothing is wrong" in trial_page("tr8", 1.0).text
+
+
+def test_each_topic_of_the_alerts_says_what_to_do() -> None:
+    assert set(get_args(AlertTopic)) | {"divergence", "approval", "ended", "test"} == set(WHAT_TO_DO)
+    (page,) = [page for _, page in pages([firing("stalled")], "tr8")]
+    assert "py-spy dump" in page.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ MOMENT = Moment(
     stands=True,
     size=3.0,
     agrees=False,
+    firm=False,
     falling=False,
     own_ages=(),
     pace=1.0,
@@ -74,14 +76,14 @@ def test_who_waits_with_few_steps_to_repeat_waits_with_more(
 ) -> None:
     moment = replace(MOMENT, step=1000 + age, size=size, agrees=agrees, falling=falling)
     odds = odds_of(moment)
-    waits = [not priced(moment, odds, age + lost, 0.0).rollback_is_cheaper for lost in sorted((few, few + more))]
+    waits = [not priced(moment, odds, age + lost).rollback_is_cheaper for lost in sorted((few, few + more))]
     assert waits[0] <= waits[1]
 
 
 @given(st.integers(0, 5), st.integers(0, 5))
 def test_spikes_of_this_run_that_came_back_later_make_waiting_cheaper(few: int, more: int) -> None:
     found = [
-        priced(moment, odds_of(moment), 600.0, 100.0).wait_steps
+        priced(moment, odds_of(moment), 700.0).wait_steps
         for n in (few, few + more)
         for moment in [replace(MOMENT, own_ages=(120.0,) * n)]
     ]
@@ -99,7 +101,9 @@ def test_a_spike_of_this_run_that_came_back_sooner_says_nothing_of_a_longer_one(
 
 
 def test_the_table_holds_shares_of_every_kind_and_age() -> None:
-    assert set(POOLED) == {(size, how) for size in range(len(SIZES) + 1) for how in ("falling", "agreed", "alone")}
+    assert set(POOLED) == {
+        (size, how) for size in range(len(SIZES) + 1) for how in ("falling", "firm", "agreed", "alone")
+    }
     for cells in POOLED.values():
         assert [len(cell.healed_by) for cell in cells] == list(range(len(AGES) - 1, -1, -1))
         assert all(0 <= cell.never <= 1 and cell.never + sum(cell.healed_by) <= 1.01 for cell in cells)
@@ -117,12 +121,12 @@ def test_the_table_holds_shares_of_every_kind_and_age() -> None:
 )
 def test_a_priced_wait_ends_on_evidence_and_a_known_price(changed: dict[str, float | bool], over: bool) -> None:
     moment = replace(MOMENT, **changed)  # type: ignore[arg-type]
-    assert is_over(moment, priced(moment, odds_of(moment), 1.0, 0.0)) is over
+    assert is_over(moment, priced(moment, odds_of(moment), 1.0)) is over
 
 
 def test_an_unknown_price_is_said_and_never_acts() -> None:
     moment = replace(MOMENT, size=0.5, agrees=True)
-    waiting = priced(moment, odds_of(moment), 1.0, 0.0)
+    waiting = priced(moment, odds_of(moment), 1.0)
     assert (waiting.odds, waiting.wait_steps, waiting.rollback_is_cheaper) == (None, None, False)
 
 
@@ -155,6 +159,17 @@ def test_a_spike_that_came_back_has_no_price() -> None:
     series = Series(Thresholds(), [*samples(320), *well])
     assert moment_of(series) is None
     assert price_of_waiting(series, run(420, 200), Policy()) is None
+
+
+def test_with_nan_in_the_weights_waiting_has_no_price() -> None:
+    ill = [replace(s, adam_variance_l1=math.nan if s.global_step >= 330 else 1.0) for s in samples(340)]
+    series = Series(Thresholds(), ill)
+    assert moment_of(series) is not None  # a spike is open, too
+    told = price_of_waiting(series, run(340, 285), Policy())
+    assert told is not None
+    assert (told.wait_steps, told.never_share, told.rollback_is_cheaper, told.act_steps) == (None, 1.0, True, 155)
+    assert "in vain" in told.reason
+    assert "155 steps (6.2 GPU-hours)" in told.reason
 
 
 def spiking(folder: Path, wait: str) -> Config:

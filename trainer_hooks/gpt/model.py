@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sentinel.vocabulary.errors import ConfigError
+from trainer_hooks.sample.logits import every_few_positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,13 @@ PRESETS = {
 }
 
 
+_QUERIES = 32  # Last positions of each sample whose attention logits are reported, over all keys that they see
+
+
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    report: Callable[..., None] | None = None  # see GPT.report_logits_to
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -67,6 +74,8 @@ class Block(nn.Module):
         b, t, c = x.shape
         qkv = self.qkv(x).view(b, t, 3, self.heads, c // self.heads)  # (B, T, 3, H, C/H)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
+        if self.report is not None and self.training:
+            self.report(attention=lambda: _last_attention_logits(q, k))
         drop = self.dropout if self.training else 0.0
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=drop)
         out: Tensor = self.attention_out(y.transpose(1, 2).reshape(b, t, c))  # (B, T, C)
@@ -76,8 +85,17 @@ class Block(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
 
+def _last_attention_logits(q: Tensor, k: Tensor) -> Tensor:
+    """q, k (B, H, T, D) -> (B, H, N, T): of the last N positions; 0 where a key is behind the mask."""
+    t = q.shape[2]
+    last = q.detach()[:, :, -_QUERIES:] / math.sqrt(q.shape[3])
+    return (last @ k.detach().transpose(2, 3)).tril(t - last.shape[2])
+
+
 class GPT(nn.Module):
     """Tokens in, mean cross entropy out."""
+
+    report: Callable[..., None] | None = None
 
     def __init__(self, shape: Shape, vocabulary: int) -> None:
         super().__init__()
@@ -93,6 +111,12 @@ class GPT(nn.Module):
                     block.get_submodule(name).get_parameter("weight"), std=0.02 / math.sqrt(2 * shape.layers)
                 )
 
+    def report_logits_to(self, report: Callable[..., None]) -> None:
+        """Calls `report` in each forward pass of the training: `Hook.report_logits`, which decides what is read."""
+        for module in self.modules():
+            if isinstance(module, GPT | Block):
+                module.report = report
+
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens (B, T + 1) of whole numbers -> loss, a scalar: mean over B * T predictions, nats."""
         inputs, targets = tokens[:, :-1], tokens[:, 1:]  # (B, T)
@@ -102,6 +126,8 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = functional.linear(self.norm(x), self.tokens.weight)  # (B, T, V), tied
+        if self.report is not None and self.training:
+            self.report(output=lambda: every_few_positions(logits))
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from trainer_hooks.sample.engine_calls import before
+from trainer_hooks.sample.logits import watch_outputs
+
 if TYPE_CHECKING:
     from trainer_hooks.hook import Hook
 
@@ -65,22 +68,16 @@ class AccelerateEngine:
         self._config = _Clipping(trainer.args)
         self._configured_clipping = trainer.args.max_grad_norm
         self._hook: Hook | None = None
+        self._watching: Any = None  # the handle of the model's forward hook
         self._coming = False  # whether the hook has seen the gradients of the update under way
 
     def watched_by(self, hook: Hook) -> None:
         """From now on the hook sees each loss and each update."""
         self._hook = hook
-        accelerator, backward, clip = self._accelerator, self._accelerator.backward, self._accelerator.clip_grad_norm_
-
-        def hooked_backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
-            hook.loss_seen(loss, of_many=False)  # Trainer has divided it
-            return backward(loss, *args, **kwargs)
-
-        def hooked_clip(*args: Any, **kwargs: Any) -> Any:
-            self.update_coming()
-            return clip(*args, **kwargs)
-
-        accelerator.backward, accelerator.clip_grad_norm_ = hooked_backward, hooked_clip
+        # Trainer has divided the loss
+        before(self._accelerator, "backward", lambda loss, *_, **__: hook.loss_seen(loss, of_many=False))
+        before(self._accelerator, "clip_grad_norm_", lambda *_, **__: self.update_coming())
+        self._watching = watch_outputs(self._model, hook)
 
     def update_coming(self) -> None:
         """The gradients are whole: told where they are clipped, and once more before the update."""
@@ -101,6 +98,8 @@ class AccelerateEngine:
         for name in ("backward", "clip_grad_norm_"):
             self._accelerator.__dict__.pop(name, None)
         self._args.max_grad_norm = self._configured_clipping
+        if self._watching is not None:
+            self._watching.remove()
 
     def register_forward_pre_hook(self, hook: Any, **options: Any) -> Any:
         """On the outermost module, which no compilation takes in."""

@@ -1,4 +1,28 @@
-"""What of overrides.json Hugging Face's Trainer can be changed by: found out, refused, applied at a start."""
+"""What of overrides.json Hugging Face's Trainer can be changed by: found out, refused, applied at a start.
+
+lr: set before each update, over any scheduler of Trainer's or DeepSpeed's, which goes on and is saved with its own
+values; parameter groups keep their ratios; Trainer logs the LR in force. It needs the run's LR schedule, which is
+known for Trainer's `linear`, `constant`, `constant_with_warmup`, `cosine` and `cosine_with_min_lr`, and for
+DeepSpeed's `WarmupLR`, `WarmupDecayLR` and `WarmupCosineLR` with `warmup_type: linear` (not the default) and no
+minimum.
+
+clip_grad, adam_beta1, adam_beta2, adam_eps, weight_decay: set over what the checkpoint brought back. Refused where
+the optimizer has no such value.
+
+reset_moments, loss_scale: once, at the anchor. Refused where it is not Adam; not fp16, or without DeepSpeed.
+
+seed, skip_samples: the sampler is wrapped: a seed permutes what is left of the epoch, skipped samples stay out; kept
+in trainer_state.json, so a requeue repeats the order exactly. Refused with iterable data sets, `group_by_length` and
+other samplers, `ignore_data_skip`.
+
+seqlen: the first tokens of input_ids, labels and masks are kept (truncate), before Trainer counts the labels;
+evaluations stay at full length. It needs `full_seqlen`; the run's end and its LR stay as they are, for Trainer's
+number of steps is fixed. Refused with encoder-decoder and multimodal models, packing without padding, sequence
+parallelism.
+
+free: by the script, which reads it and passes `applies=("free",)`. shorten (reshape), batch_size, random_ltd,
+curriculum, total_tokens: always refused.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +36,10 @@ import torch.distributed as dist
 
 from sentinel.vocabulary.errors import ConfigError, OverridesError
 from sentinel.vocabulary.overrides import STANDING, Once, Overrides, words_of
-from trainer_hooks.gpt.decided import read_overrides
 from trainer_hooks.integrations.huggingface_order import TrainOrder
 from trainer_hooks.integrations.huggingface_progress import Progress
-from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
+from trainer_hooks.sample.adam_settings import apply_once
+from trainer_hooks.state_files import read_overrides
 
 _BY_GROUP = {"betas": ("adam_beta1", "adam_beta2"), "eps": ("adam_eps",), "weight_decay": ("weight_decay",)}
 
@@ -93,31 +117,11 @@ def _is_off(key: str, value: Any) -> bool:
     return key in off and bool(off[key]())
 
 
-def impose(engine: Any, overrides: Overrides) -> None:
-    """Adam's settings and the clipping, over what the checkpoint has brought back."""
-    standing = overrides.standing
-    AdamSettings.of(engine).impose(
-        engine,
-        beta1=standing.adam_beta1,
-        beta2=standing.adam_beta2,
-        eps=standing.adam_eps,
-        weight_decay=standing.weight_decay,
-        clip_grad=standing.clip_grad,
-    )
-
-
-def apply_once(once: Once, engine: Any, order: TrainOrder | None, progress: Progress, global_step: int) -> None:
+def apply_all_once(once: Once, engine: Any, order: TrainOrder | None, progress: Progress, global_step: int) -> None:
     """Each of the one-shot changes, and on the record that the run has had them."""
     if order is not None and (once.seed is not None or once.skip_samples is not None):
         try:
             order.change(global_step, seed=once.seed, skip_samples=once.skip_samples)
         except ConfigError as error:
             raise OverridesError(f"overrides.json: {error}") from error
-    if once.reset_moments and global_step:
-        reset_moments(engine)
-        if not moments_are_zero(engine):
-            raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
-        progress.moments_reset_steps = (*progress.moments_reset_steps, global_step)
-    if once.loss_scale is not None:
-        set_loss_scale(engine, once.loss_scale)
-    progress.applied_once = (*progress.applied_once, once.id)
+    apply_once(once, engine, progress, global_step)

@@ -65,6 +65,8 @@ class Measurement:
             grad_squares=scalars.get("squares"),
             grad_norm=scalars.get("given"),
             local_grad_norm=scalars.get("local"),
+            attention_logit=scalars.get("attention_logit", -math.inf),
+            output_logit=scalars.get("output_logit", -math.inf),
             batch_digest=scalars.get("digest"),
             **moments,
         )

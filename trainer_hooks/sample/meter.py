@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from trainer_hooks.errors import Guard
 from trainer_hooks.sample.adam_state import AdamState, OwnedPiece, local
 from trainer_hooks.sample.batch_digest import batch_digest
+from trainer_hooks.sample.logits import Logits, largest_magnitude
 from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.one_pass import OnePass, one_pass
 from trainer_hooks.sample.reading import loss_scale
@@ -61,8 +62,9 @@ _ROWS_WITH_MOMENTS = 5
 class Meter:
     """One engine's, on one rank."""
 
-    def __init__(self, engine: Any, mpu: Any, guard: Guard) -> None:
+    def __init__(self, engine: Any, mpu: Any, guard: Guard, interval_steps: int) -> None:
         self._engine = engine
+        self._interval_steps = interval_steps  # every how many steps what costs more is read
         self._guard = guard  # a reading that fails costs no other reading of its step
         names = {id(p): name for name, p in engine.module.named_parameters()}
         layers = layers_of(names.values())
@@ -83,9 +85,12 @@ class Meter:
             self._take_up()
 
     def listen_to_gradients(self) -> None:
-        """The next step's gradients are to be measured before they are averaged over the ranks."""
-        if self._local is not None:
+        """The next step's gradients are measured before they are averaged over the ranks, where they are due."""
+        if self._local is not None and self._next_is_due():
             self._local.listen()
+
+    def _next_is_due(self) -> bool:
+        return bool((self._engine.global_steps + 1) % self._interval_steps == 0)
 
     def loss_seen(self, loss: Tensor, *, of_many: bool) -> None:
         """A micro-batch's loss, before it is differentiated; see `Hook.loss_seen`."""
@@ -100,6 +105,16 @@ class Meter:
         """A micro-batch of the step under way, (B, T)."""
         if not tokens.is_floating_point():  # pictures and sound have no digest
             self._step.digests.append(batch_digest(tokens))
+
+    def logits_seen(self, **given: Logits | None) -> None:
+        """Logits of the forward pass under way; see `Hook.report_logits`."""
+        step = self._step
+        if step.losses or not self._next_is_due():  # past the first micro-batch, or not asked for
+            return
+        for name, logits in given.items():
+            if logits is not None:
+                largest = largest_magnitude(logits)
+                step.logits[name] = torch.maximum(step.logits.get(name, largest), largest)
 
     def update_coming(self) -> None:
         """The gradients are whole: takes the sum of their squares where DeepSpeed will have no norm of them. At stage 0
@@ -127,7 +142,7 @@ class Meter:
         rows = self._rows(with_moments)
         digest = torch.stack(step.digests).sum() if step.digests else None
         scalars = {"loss": loss, "squares": step.squares_unscaled(engine), "given": given, "local": local}
-        return self._measurement(rows, scalars | {"digest": digest}, with_moments=with_moments)
+        return self._measurement(rows, scalars | {"digest": digest} | step.logits, with_moments=with_moments)
 
     def loaded(self) -> Measurement:
         """Starts to measure the state as it is before the first update: what a checkpoint has brought back."""
@@ -183,6 +198,7 @@ class _Step:
     def __init__(self) -> None:
         self.losses: list[Tensor] = []
         self.digests: list[Tensor] = []
+        self.logits: dict[str, Tensor] = {}
         self.of_many = True
         self.divided = True
         self.squares: Tensor | None = None

@@ -55,6 +55,11 @@ class RankReading:
     elements: float | None = None
     """Number of elements that the three sums of squares are of, each times its share."""
 
+    attention_logit: float = _NOTHING
+    """Largest magnitude that was given on this rank, inf where one was nan."""
+
+    output_logit: float = _NOTHING
+
     batch_digest: float | None = None
     """Of this rank's micro-batches; a whole number."""
 
@@ -69,10 +74,10 @@ class RankReading:
     def tops(self) -> list[float]:
         """The row of which the maxima are taken, position by position."""
         if self.failed:
-            return [_NOTHING] * 5
+            return [_NOTHING] * 7
         local = self.local_grad_norm
         norms = [_NOTHING, _NOTHING] if local is None else [local, -local]
-        return [self.variance_top, self.loss, -self.loss, *norms]
+        return [self.variance_top, self.loss, -self.loss, *norms, self.attention_logit, self.output_logit]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,8 @@ class Reading:
     update_norm: float | None
     momentum_l2: float | None
     param_norm: float | None
+    attention_logit_max: float | None
+    output_logit_max: float | None
     batch_digest: int | None = None
 
     @classmethod
@@ -101,9 +108,10 @@ class Reading:
         if failed:
             raise RuntimeError(f"{failed:.0f} rank(s) could not read step {global_step}")
         ranks, total = (dict(zip(_ADDED, added[first::2], strict=True)) for first in (0, 1))
-        largest_v, largest_loss, least_loss, largest_norm, least_norm = tops
+        largest_v, largest_loss, least_loss, largest_norm, least_norm, *logits = tops
         with_state, locally = ranks["variance_l1"] == world, ranks["local_grad_norm"]
         measured = ranks["elements"] == world and total["elements"] > 0
+        attention, output = (None if largest == _NOTHING else largest for largest in logits)
         given_norm = total["grad_norm"] if ranks["grad_norm"] == world else None
         return cls(
             loss=total["loss"],
@@ -117,6 +125,8 @@ class Reading:
             update_norm=_root(total["update_squares"] / total["elements"]) if measured else None,
             momentum_l2=_root(total["momentum_squares"]) if measured else None,
             param_norm=_root(total["parameter_squares"]) if measured else None,
+            attention_logit_max=attention,
+            output_logit_max=output,
             batch_digest=int(total["batch_digest"]) if ranks["batch_digest"] == world else None,
         )
 

@@ -49,8 +49,13 @@ class SeqlenWarmup:
         kept_every: int = 4,
         level: bool = True,
     ) -> None:
-        """
-        shorten: truncate, reshape, truncate_keep or reshape_keep.
+        """shorten, with F targets of a sample at full length, L of this step and a batch of B: truncate keeps B of
+        L, and drops the rest (`dropped_tokens`); reshape makes B * floor(F / L) of L and drops F mod L of each;
+        truncate_keep and reshape_keep keep what is left over, and train on it at full length, each target exactly
+        once.
+        Batches: tensors, tuples, dicts, dataclasses, nested. Axes of F or F + 1 tokens are cut, also in masks (B, 1,
+        T, T). A shape that is ambiguous stops the run. cu_seqlens is not understood; padded batches can be truncated
+        only.
         engine: DeepSpeed's; gives the global batch. A PipelineEngine gets its batches and shapes from here.
         full: tokens per sample at full length; the schedule's own `full` by default.
         global_batch_samples: samples of a step, all ranks together, where there is no engine to ask.

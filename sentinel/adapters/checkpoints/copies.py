@@ -102,7 +102,7 @@ def _copied(run: Path, named: Named, copies: Path) -> tuple[Contents, bool]:
     _check_room(named, source, copies)
     unfinished.mkdir()
     for folder in sorted(source.folders):
-        (unfinished / folder).mkdir(parents=True, exist_ok=True)
+        (unfinished / folder).mkdir()
     changed = CheckpointError(f"{named.tag} of {run} changed while it was copied for a probe")
     for item in source.files:
         try:
@@ -140,7 +140,7 @@ def _copy(source: Path, destination: Path) -> None:
 def _linked(copy: Contents, destination: Path) -> None:
     make_folders(destination)
     for folder in sorted(copy.folders):
-        (destination / folder).mkdir(parents=True, exist_ok=True)
+        (destination / folder).mkdir(exist_ok=True)
     for item in copy.files:
         try:
             (destination / item.name).hardlink_to(copy.root / item.name)

@@ -20,7 +20,7 @@ WINDOW_STEPS = 100  # How far before the onset a departure is looked for
 # What is looked at, where measured; fields of Sample. The loss too, for comparison.
 SIGNALS = (
     *("adam_variance_l1", "adam_variance_max", "grad_norm", "update_norm", "loss_spread", "grad_norm_spread"),
-    *("loss_scale", "lr", "loss"),
+    *("attention_logit_max", "output_logit_max", "loss_scale", "lr", "loss"),
 )
 _QUIET_WINDOWS = 5  # The quiet stretch before the window is this many times as long
 _REHEARSALS = 5  # How many windows before the window the same question is asked of

@@ -1,4 +1,7 @@
-"""A run that is first seen in its middle with the loss of an untrained model: it did not resume from what it saved."""
+"""A run that is first seen in its middle with the loss of an untrained model: it did not resume from what it saved.
+
+First seen past step 1,000, with three losses of 10.8 = ln(50257) or more.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import ScrapedSample
 
 if TYPE_CHECKING:
+    from sentinel.judge.detectors.early_warning import EarlyWarnings
     from sentinel.judge.detectors.leading_signals import LeadingSignals
 
 _RECENT_SAMPLES = 64  # Losses that an onset is looked for in, backwards
@@ -95,6 +96,7 @@ class Known:
     regime: Regime
     findings: Findings
     leading: LeadingSignals
+    early: EarlyWarnings
     references: Sequence[Reference]
     baseline: Baseline
     # (step, loss) of the last losses before the sample that is taken now.

@@ -1,4 +1,8 @@
-"""A loss so far above its level that it needs no wait to be a divergence."""
+"""A loss so far above its level that it needs no wait to be a divergence.
+
+Two losses at 100 times the level (outright_factor) and above hopeless_loss. The highest labelled curve that came back
+reached 6.4 times.
+"""
 
 from __future__ import annotations
 

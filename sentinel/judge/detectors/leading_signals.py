@@ -1,4 +1,8 @@
-"""Signals that may move before the loss does: which have left their bands, and since when. No findings of its own."""
+"""Signals that may move before the loss does: which have left their bands, and since when. No findings of its own.
+
+led_by: grad norm, Adam's variance, update norm or rank spread above their bands within 50 steps before the onset
+(tr11-176B); the loss scale halved three times without doubling (tr8-104B).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ _COLLAPSE_HALVINGS = 3
 # of bad data are small too, but not for so long that Adam's moments follow them.
 _FADING = ("update_norm", "adam_variance_l1")
 _FADED = 0.4  # Share of the usual level. Of labelled spikes that healed after the patience none was below 0.45 in it
+_STANDS_SAMPLES, _NEARLY_ALL = 16, 0.8  # Of so many samples at least, the share outside its band in which one stands
 _MANY = 8  # Samples outside its band that make a signal's departure no outlier, however long ago the onset is
 
 
@@ -96,6 +101,14 @@ class LeadingSignals(Detector):
         early, late = onset_range
         return self.scale_collapsed or any(
             first >= early - self._forget_steps and 2 * last >= late + step and count >= min(samples / 2, _MANY)
+            for first, last, count, _ in self._departed.values()
+        )
+
+    def stand(self, onset_range: tuple[int, int], step: int, samples: int) -> bool:
+        """Whether one that agrees has been outside its band in nearly all of these samples, and still is."""
+        early, late = onset_range
+        return samples >= _STANDS_SAMPLES and any(
+            first >= early - self._forget_steps and 8 * (step - last) <= step - late and count >= _NEARLY_ALL * samples
             for first, last, count, _ in self._departed.values()
         )
 

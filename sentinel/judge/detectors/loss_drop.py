@@ -1,4 +1,10 @@
-"""A sudden drop of the loss: learned from only once it has lasted."""
+"""A sudden drop of the loss: learned from only once it has lasted.
+
+A block's median below the level by max(2 sigma, 2 %) and three times what the level falls by in a block: nothing is
+learned until it has lasted for the patience and three blocks; then it is the level. Within 16 samples of a resume, with
+an LR no lower than 70 % of the one before, it is an event (data seen before), and a rise back to the old level is its
+end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""nan or inf that has reached the weights."""
+"""nan or inf that has reached the weights.
+
+Adam's variance is nan, or the loss is not finite twice in a row without a skipped update.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Slow climbs and permanent offsets, at every time scale: means of longer and longer blocks against their best."""
+"""Slow climbs and permanent offsets, at every time scale: means of longer and longer blocks against their best.
+
+Means of 32, 128, 512 … samples: three blocks in a row above the best by 6 + m sigma and by 0.5 %, for the patience. m =
+-Phi^-1(1 / sqrt(n)): how low the best of n blocks is by chance. The finest blocks are also counted back from the newest
+loss; two of them, by 3 + m sigma and for half the patience, are enough where another signal agrees or an early warning
+rests on more than the loss. Where eight losses span 28 steps or more, medians of eight are a scale too: four in a row.
+The alarm ends where the last 32 losses are half-way back from the edge.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +30,9 @@ _NOISE_BLOCKS = 24  # Blocks that a scale's noise is taken from: more would reac
 # nothing is called too early.
 _ENOUGH_BLOCKS = 12
 _NORMAL = NormalDist()
-_BLOCKS_ABOVE_AGREED = 2  # … where another signal has left its band meanwhile, and half the patience
+# … where another signal has left its band meanwhile or an early warning rests on one; and half the patience
+_BLOCKS_ABOVE_AGREED = 2
+_SIGMAS_AGREED = 0.5  # Share of the climb's sigmas that is enough then, at the finest scale
 _BLOCKS_ABOVE_COARSE = 4
 _NEARLY = 0.9  # Share of the patience that the blocks above must span: three of 32 samples are 95 steps
 _STILL_THERE = 0.7  # Share of the largest excess that the newest block must have: less is on its way back
@@ -59,6 +68,7 @@ class SlowClimb(Detector):
         self._last: deque[_Mean] = deque(maxlen=_GROWTH * _BLOCKS_ABOVE)
         self._medians = _Wandering()
         self._rising = False
+        self._back_at: float | None = None  # Half-way back from the edge that was climbed over, nats
 
     def learn(self, block: Block, known: Known) -> None:
         """Nothing is learned from a loss that is outside its band or above its best."""
@@ -115,6 +125,7 @@ class SlowClimb(Detector):
         if climb is None:
             return None
         self._rising = True
+        self._back_at = climb.half_way
         early, late = climb.onset_range
         reason = (
             f"{climb.samples}-sample means of the loss have stood at {climb.lowest_above:.3f} or above since step "
@@ -132,7 +143,7 @@ class SlowClimb(Detector):
         last = self._last
         return (
             len(last) >= _GROWTH
-            and last[-1][0] + last[-2][0] + last[-3][0] + last[-4][0] > _GROWTH * self._scales[0].edge
+            and last[-1][0] + last[-2][0] + last[-3][0] + last[-4][0] > _GROWTH * self._scales[0].agreed_edge
         )
 
     def _climbs(self, scale: _Scale, block: Block, known: Known) -> bool:
@@ -141,16 +152,21 @@ class SlowClimb(Detector):
         if not scale.above and not finest:
             return False
         since = scale.onset_range if scale.above else (last[-_GROWTH][1], block.last_step)
-        agreed = known.leading.agree(since, block.last_step, max(1, scale.above) * scale.samples)
+        samples = max(1, scale.above) * scale.samples
+        agreed = known.early.agrees or known.leading.agree(since, block.last_step, samples)
         share, blocks = (0.5, _BLOCKS_ABOVE_AGREED) if agreed else (1.0, _BLOCKS_ABOVE)
         if scale is self._coarse:  # medians of eight follow a wandering loss more closely
             blocks = _BLOCKS_ABOVE_COARSE
         if finest:
-            scale.slide(last[-_GROWTH * blocks :], blocks)
+            scale.slide(last[-_GROWTH * blocks :], blocks, scale.agreed_edge if agreed else scale.edge)
         return scale.climbs_for(share * self._patience_steps, block.median, blocks)
 
     def persists(self, block: Block) -> bool:
-        return self._rising
+        """Until the last 32 losses are half-way back: at the edge itself the alarm of a loss that wavers would flap."""
+        last = list(self._last)[-_GROWTH:]
+        if self._back_at is not None and math.fsum(value for value, _, _ in last) <= self._back_at * len(last):
+            self._back_at = None
+        return self._rising or self._back_at is not None
 
 
 _Mean = tuple[float, int, int]  # Mean or median in nats, first step, last step
@@ -165,7 +181,7 @@ class _Scale:
         self._blocks_at_best = 1
         self._near_best_step: int | None = None
         self._since = self._since_until = self._until = 0
-        self.edge = math.inf
+        self.edge = self.agreed_edge = math.inf
         self._latest = 0.0
         self.lowest_above, self._highest_above = math.inf, -math.inf
         self._last: float | None = None
@@ -178,7 +194,10 @@ class _Scale:
         best = self.best
         luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
         noise = (sigmas + luck) * self.sigma
-        self.edge = math.inf if best is None else best + max(noise, tolerance * abs(best))
+        if best is not None:
+            least = tolerance * abs(best)
+            self.edge = best + max(noise, least)
+            self.agreed_edge = best + max((_SIGMAS_AGREED * sigmas + luck) * self.sigma, least)
         if best is not None and lowest > best and value > self.edge:
             if not self.above:
                 self._since, self._since_until = first_step, self._until
@@ -199,16 +218,16 @@ class _Scale:
         if best is None or value <= best + 2 * self.sigma:
             self._near_best_step = self._until
 
-    def is_above(self, part: Sequence[_Mean]) -> bool:
+    def is_above(self, part: Sequence[_Mean], edge: float) -> bool:
         """Whether a block of these quarters is above."""
         if self.best is None or min(part)[0] <= self.best:
             return False
-        return math.fsum(value for value, _, _ in part) / len(part) > self.edge
+        return math.fsum(value for value, _, _ in part) / len(part) > edge
 
-    def slide(self, last: Sequence[_Mean], blocks: int) -> None:
+    def slide(self, last: Sequence[_Mean], blocks: int, edge: float) -> None:
         """Takes the last blocks above, wherever they begin, where fewer are above as they were cut."""
         parts = [last[at : at + _GROWTH] for at in range(0, len(last), _GROWTH)]
-        if self.above >= blocks or len(last) < blocks * _GROWTH or not all(map(self.is_above, parts)):
+        if self.above >= blocks or len(last) < blocks * _GROWTH or not all(self.is_above(part, edge) for part in parts):
             return
         means = [math.fsum(value for value, _, _ in part) / len(part) for part in parts]
         self.above, self._latest, self._until = blocks, means[-1], last[-1][2]
@@ -224,6 +243,10 @@ class _Scale:
             return False
         falling = self._latest - self.best < _STILL_THERE * (self._highest_above - self.best)
         return not falling or age >= _RECOVERING_FACTOR * patience_steps
+
+    @property
+    def half_way(self) -> float | None:
+        return None if self.best is None else (self.best + min(self.edge, self.lowest_above)) / 2
 
     def excess(self) -> float:
         return (self._latest - self.best) / abs(self.best) if self.best else 0.0

@@ -1,4 +1,9 @@
-"""The loss leaves its noise band: a spike if it comes back by itself, a divergence if it does not."""
+"""The loss leaves its noise band: a spike if it comes back by itself, a divergence if it does not.
+
+Spike: a loss above the band. It ends when the median of 8 is at the old level, or the medians of 8 and 32 are within
+0.5 % or three standard errors of it. Divergence: not back after the patience, median of 32 six standard errors above
+the level after one patience, falling to four after three.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import ScrapedSample
 
 _AGREED = 0.5  # Share of the patience where another signal says the same as the loss
+_STANDS = 0.4  # … where that signal has been outside its band all the while, and still is
 _RISING = 0.7  # … where the loss stands a tenth higher than at half its age
 _LEAST = 0.3  # … at the least, whatever is said
 _LEVEL_SAMPLES = 32  # Losses that a settled band's level comes from
@@ -96,9 +102,10 @@ class LeftBand(Detector):
 
     def _share(self, episode: Episode, step: int, known: Known) -> float:
         """Of the patience: less where another signal says the same as the loss, or where the loss goes on rising."""
-        agrees = known.leading.agree(episode.onset_range, step, episode.samples)
-        fades = known.leading.fades(episode.usual)
-        said = ((agrees, _AGREED), (fades, _AGREED), (episode.rises(step), _RISING))
+        leading, onset_range, samples = known.leading, episode.onset_range, episode.samples
+        agrees = leading.agree(onset_range, step, samples)
+        agreed = _STANDS if agrees and leading.stand(onset_range, step, samples) else _AGREED
+        said = ((agrees, agreed), (leading.fades(episode.usual), _AGREED), (episode.rises(step), _RISING))
         return max(_LEAST, math.prod(share for is_said, share in said if is_said))
 
     def _stands(self, episode: Episode, step: int, known: Known) -> bool:

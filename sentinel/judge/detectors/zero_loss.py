@@ -1,4 +1,9 @@
-"""A loss of exactly 0.0: nan, as a trainer logs it that filters nan."""
+"""A loss of exactly 0.0: nan, as a trainer logs it that filters nan.
+
+Loss exactly 0.0 five times in a row (patience_samples) after at least 8 losses of 0.1 or more.
+
+Source: Hugging Face's logging_nan_inf_filter.
+"""
 
 from __future__ import annotations
 

@@ -44,6 +44,8 @@ CHARTS: tuple[Chart, ...] = (  # in the order of the page; one that was not meas
     Chart("adam_variance_max", "Variance max", "", "Largest √v of any parameter.", log=True),
     Chart("grad_norm", "Gradient norm", "", "Global L2 norm, before clipping.", log=True),
     Chart("update_norm", "Update norm", "", "Root mean square of the update, before lr.", log=True),
+    Chart("attention_logit_max", "Attention logit", "", "Largest magnitude that the trainer has given.", log=True),
+    Chart("output_logit_max", "Output logit", "", "Largest magnitude.", log=True),
     Chart("lr", "Learning rate", "", "That the step was taken with."),
     Chart("seqlen", "Sequence length", "tokens", "Tokens per sample in the step."),
     Chart("loss_scale", "Loss scale", "", "Of fp16 training.", log=True),

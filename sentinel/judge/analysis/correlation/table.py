@@ -81,7 +81,8 @@ def correlations(
     nan is a value that is not there. Names of `always` have a row whatever they hold; another column has rows where it
     varies at all. Where a step does not lie after the one before, a new stretch begins that no lag reaches across.
     The tests are corrected by Holm's method, however they depend on one another. Plain coefficients are one family (the
-    signals, at lag 0, as asked beforehand), prewhitened ones another (signals times lags, as searched).
+    signals), prewhitened ones at lag 0 a second (the signals: the question that was asked beforehand), prewhitened ones
+    at every lag a third (signals times lags, as searched).
     """
     at = np.asarray(steps, dtype=np.int64)
     ratio = np.asarray(columns["loss_ratio"], dtype=np.float64)
@@ -100,12 +101,13 @@ def correlations(
         profiles.append(_profile(name, prewhitened(x)[1:], against, largest_lag))
     corrected_plain = holm(np.array([row.p_value_adjusted for row in plain])).tolist()
     corrected = _corrected(profiles)
-    at_zero = [p.row(len(p.lags) // 2) for p in corrected]
+    at_zero = [p.row(len(p.lags) // 2) for p in profiles]
+    corrected_at_zero = holm(np.array([row.p_value_adjusted for row in at_zero])).tolist()
     at_best = [p.row(p.best) for p in corrected if p.best is not None and p.lags[p.best] != 0]
     return Correlations(
         rows=(
             *(replace(row, p_value_adjusted=p) for row, p in zip(plain, corrected_plain, strict=True)),
-            *at_zero,
+            *(replace(row, p_value_adjusted=p) for row, p in zip(at_zero, corrected_at_zero, strict=True)),
             *at_best,
         ),
         infinite_ratios=int(np.isposinf(ratio).sum()),
