@@ -256,6 +256,14 @@ def test_each_probe_changes_one_thing_from_the_checkpoint_on_and_stays_within_tw
     assert all(_standing(p).lr == LR for n, p in probes.items() if p.overrides and n not in (LOWER, WARMUP, SLW))
 
 
+def test_the_rung_of_a_longer_warmup_is_as_many_times_the_runs_own_and_none_where_it_has_none() -> None:
+    assert question().rungs[WARMUP] == {"lr_warmup_factor": 2.0}
+    short = replace(BASELINE, lr=replace(LR, warmup=4))
+    assert question(incident=replace(INCIDENT, baseline=short)).rungs[WARMUP] == {"lr_warmup_factor": (ALARM - AT) / 4}
+    none = replace(BASELINE, lr=replace(LR, warmup=0))
+    assert question(incident=replace(INCIDENT, baseline=none)).rungs[WARMUP] == {}
+
+
 def _standing(probe: Probe) -> TrainingSettings:
     assert probe.overrides is not None
     return probe.overrides.standing
