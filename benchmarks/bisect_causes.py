@@ -38,7 +38,7 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan import bisect as causes
 from sentinel.plan.baseline import baseline_of
 from sentinel.plan.incident_events import OnsetReadings, opened
-from sentinel.plan.probe import Probe
+from sentinel.plan.probe import Probe, result_of
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
@@ -136,6 +136,8 @@ def _rows(cases: list[Case], root: Path, end: float) -> Iterator[dict[str, Any]]
         folder = root / case.name
         done = folder / "row.json"
         row = json.loads(done.read_text()) if done.exists() else {}
+        if row and row["code"] != code and _judged_the_same(folder):
+            done.write_text(json.dumps(row := row | {"code": code}))
         if row.get("code") != code:
             if time.monotonic() > end:
                 continue
@@ -149,6 +151,27 @@ def code_digest() -> str:
     """Of what decides and judges: a row of other code is no result, and its bisect is run again."""
     files = sorted(path for pattern in (*DECIDES, *JUDGES) for path in ROOT.glob(pattern))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+def _judged_the_same(folder: Path) -> bool:
+    """Whether the present code opens the same incident, finds the same in what its probes have recorded, and asks for
+    none more: then its result is the present code's too."""
+    if not (folder / "run.toml").exists() or (found := _alarm(folder)) is None:
+        return False
+    made, alarm = bisect_of(load_config(folder / "run.toml"), None), found[1]
+    window, results = made.question.window, made.probes.results
+    if (window.onset_step, window.until_step) != (alarm.onset_range[0], alarm.verdict_step):
+        return False
+    for life in made.probes.record.lives:
+        if life.result is None:
+            return False
+        history = History()
+        for record in Journals(made.folder / life.name).poll():
+            history.push(record)
+        ended = life.result.ended if life.result.ended in ("failed", "stopped") else None
+        if result_of(life.probe, history.latest, window, ended=ended).outcome != life.result.outcome:
+            return False
+    return not causes.next_probes(made.question, results)
 
 
 def one(case: Case, folder: Path) -> dict[str, Any]:

@@ -10,11 +10,13 @@ baseline on all of the data, with Student's 95 % interval; `time` is processor t
 
 `at equal quality`: the share of the data (and of the time) at which a case reaches the mean loss of the baseline on all
 of it: between two shares that were trained, by the logarithm of the share; 95 % intervals by drawing the seeds again.
+Ctrl-C prints what there is; with --runs a second call goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -145,7 +147,7 @@ def at_equal_quality(made: Made) -> Iterator[str]:
     best = np.asarray(next(iter(made.values()))["loss"])
     seconds = float(next(iter(made.values()))["seconds"])
     yield f"{'at equal quality':26}{'share of the data':>28}{'share of the time':>28}"
-    for name in list(dict.fromkeys(case.name for case in made))[1:]:
+    for name in [case.name for case in made if case.share == 1.0][1:]:
         rows = sorted(((case.share, row) for case, row in made.items() if case.name == name), key=lambda pair: pair[0])
         losses = np.array([row["loss"] for _, row in rows])
         drawn = np.random.default_rng(0).integers(len(best), size=(DRAWS, len(best)))
@@ -187,20 +189,21 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="JSON lines: cases that are there are not trained again")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    made = {}
     lines = asked.runs.read_text().splitlines() if asked.runs is not None and asked.runs.exists() else []
     kept = {(row["name"], row["share"]): row for row in map(load_object, lines)}
     with tempfile.TemporaryDirectory(prefix="data-efficiency-") as folder:
         job = Job(data=(), seqlen=SEQLEN, validation_share=0.02, pad=None, metric="voc", output=Path(folder))
         index = Index.load(analyze(job))
-        for case in cases(asked.shares):
-            if (row := kept.get((case.name, case.share))) is None:
-                row = trained(case, asked, index)
-                if asked.runs is not None:
-                    with asked.runs.open("a") as file:
-                        file.write(dump_json({"name": case.name, "share": case.share, **row}) + "\n")
-            made[case] = row
-            print(f"{case.name}, {case.share:.0%}: {row['seconds']:.0f} s", file=sys.stderr, flush=True)
+        asked_for = cases(asked.shares)
+        made = {case: kept[case.name, case.share] for case in asked_for if (case.name, case.share) in kept}
+        with contextlib.suppress(KeyboardInterrupt):
+            for case in asked_for:
+                if case not in made:
+                    made[case] = row = trained(case, asked, index)
+                    if asked.runs is not None:
+                        with asked.runs.open("a") as file:
+                            file.write(dump_json({"name": case.name, "share": case.share, **row}) + "\n")
+                print(f"{case.name}, {case.share:.0%}: {made[case]['seconds']:.0f} s", file=sys.stderr, flush=True)
     command = " ".join(["python", "benchmarks/data_efficiency.py", *sys.argv[1:]])
     print(f"{command}\n{date.today().isoformat()}, torch {torch.__version__}, {os.cpu_count()} CPUs")
     print(*table(made), "", *at_equal_quality(made), sep="\n")

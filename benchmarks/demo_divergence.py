@@ -3,6 +3,7 @@
 Rounding decides the path of a run that is about to diverge, and other vector instructions round differently. So the
 demo's recipe is trained from each seed with the instructions that torch picks by itself, with AVX2 and with none
 (ATEN_CPU_CAPABILITY, set for the trainer's process), as far as the verdict of the judge with its default settings.
+--without-layernorms counts for the demo of that name; a file of --runs is of one of the two.
 Each run that diverges ends at its verdict; what the demo does from there on is not run here. With --patience the judge
 waits for fewer steps after the onset: less to train, and a loss that would come back later counts as diverged.
 """
@@ -31,7 +32,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed says on stdout,
 import torch
 import torch.distributed as dist
 
-from sentinel.demo.configuration import STEPS, trainer_command
+from sentinel.demo.configuration import WITH_LAYERNORMS, WITHOUT_LAYERNORMS, Recipe, trainer_command, write_data
 from sentinel.judge.events import Event
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -53,14 +54,14 @@ def main() -> int:
     """Exit code 0 where enough seeds diverge at every capability, else 1."""
     asked = _arguments()
     if asked.train is not None:
-        _train(asked.train, asked.steps, asked.patience, asked.minutes)
+        _train(asked)
         return 0
     began = time.monotonic()
     if asked.quick:
         asked.seeds, asked.steps = 1, 30
     rows = [_row(capability, list(_runs(capability, asked, began))) for capability in CAPABILITIES]
-    found = {"recipe": _recipe(), "rows": rows}
-    shown = f"{_header()}\n\n{_table(rows)}"
+    found = {"recipe": _recipe(asked.recipe), "rows": rows}
+    shown = f"{_header(asked.recipe)}\n\n{_table(rows)}"
     if asked.results:
         asked.results.write_text(shown + "\n", encoding="utf-8")
     print(dump_json(found) if asked.as_json else shown)
@@ -72,13 +73,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one seed, 30 steps: a check of the program, no result")
     parser.add_argument("--json", action="store_true", dest="as_json", help="one JSON document on stdout")
     parser.add_argument("--seeds", type=int, default=20, help="how many, from 0")
-    parser.add_argument("--steps", type=int, default=STEPS, help="most steps of a run; default: the demo's")
+    parser.add_argument("--steps", type=int, help="most steps of a run; default: the demo's")
+    parser.add_argument("--without-layernorms", action="store_true", help="`sentinel demo --without-layernorms`")
     parser.add_argument("--patience", type=int, default=Thresholds().patience_steps, help="steps; default: the judge's")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after these")
     parser.add_argument("--runs", type=Path, help="keep each run as a line of this file, and run none of them again")
     parser.add_argument("--results", type=Path, help="also write the table to this file")
     parser.add_argument("--train", type=int, nargs="+", metavar="SEED", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    asked = parser.parse_args()
+    asked.recipe = WITHOUT_LAYERNORMS if asked.without_layernorms else WITH_LAYERNORMS
+    asked.steps = asked.steps or asked.recipe.steps
+    return asked
 
 
 def _runs(capability: str | None, asked: argparse.Namespace, began: float) -> Iterator[dict[str, Any]]:
@@ -92,6 +97,7 @@ def _runs(capability: str | None, asked: argparse.Namespace, began: float) -> It
     own = {"OMP_NUM_THREADS": "1"} | ({} if capability is None else {"ATEN_CPU_CAPABILITY": capability})
     minutes = asked.minutes - (time.monotonic() - began) / 60
     limits = [f"--steps={asked.steps}", f"--patience={asked.patience}", f"--minutes={minutes}"]
+    limits += ["--without-layernorms"] * asked.without_layernorms
     command = [sys.executable, __file__, *limits, "--train", *map(str, missing)]
     environment = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"} | own
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as worker:
@@ -126,17 +132,18 @@ class Judged(Trainer):
         self.stop_asked = self.stop_asked or self.verdict is not None
 
 
-def _train(seeds: Sequence[int], steps: int, patience: int, minutes: float) -> None:
+def _train(asked: argparse.Namespace) -> None:
     """In a process of its own: a line of JSON for each seed."""
-    end = time.monotonic() + 60 * minutes
+    patience, end = asked.patience, time.monotonic() + 60 * asked.minutes
     be_a_launcher()
     dist.init_process_group("gloo")
-    for seed in seeds:
+    for seed in asked.train:
         if time.monotonic() > end:
             break
         with tempfile.TemporaryDirectory(prefix="divergence-") as folder:
-            words = trainer_command(Path(folder), seed)[3:]
-            settings = parse([*words, "--save-interval=0", "--validate-every=0", *_decay(steps)])
+            write_data(Path(folder), asked.recipe)
+            words = trainer_command(Path(folder), seed, asked.recipe)[3:]
+            settings = parse([*words, "--save-interval=0", "--validate-every=0", *_decay(asked)])
             trainer = Judged(settings, patience)
             reason = trainer.train()
         alarm, last = trainer.verdict, trainer.last
@@ -160,9 +167,9 @@ def _train(seeds: Sequence[int], steps: int, patience: int, minutes: float) -> N
     os._exit(0)  # see trainer_hooks.gpt.__main__.leave
 
 
-def _decay(steps: int) -> list[str]:
+def _decay(asked: argparse.Namespace) -> list[str]:
     """A run that is shorter than the demo's has the demo's LR all the same."""
-    return [f"--steps={steps}", f"--lr-decay={STEPS}"]
+    return [f"--steps={asked.steps}", f"--lr-decay={asked.recipe.steps}"]
 
 
 def _row(capability: str | None, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -181,19 +188,20 @@ def _row(capability: str | None, runs: Sequence[dict[str, Any]]) -> dict[str, An
     }
 
 
-def _recipe() -> str:
-    words = trainer_command(Path(), 0)[3:]
+def _recipe(recipe: Recipe) -> str:
+    words = trainer_command(Path(), 0, recipe)[3:]
     left_out = {"--seed", "--save", "--tensorboard", "--state-dir", "--run"}
-    pairs = [words[0], *(f"{n} {v}" for n, v in zip(words[1::2], words[2::2], strict=True) if n not in left_out)]
-    return " ".join(pairs)
+    switches, words = words[: len(words) % 2], words[len(words) % 2 :]
+    pairs = [f"{n} {v}" for n, v in zip(words[::2], words[1::2], strict=True) if n not in left_out]
+    return " ".join([*switches, *pairs])
 
 
-def _header() -> str:
+def _header(recipe: Recipe) -> str:
     """When, with what, on what, how it was called; no names of machines."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} CPUs"
     judge = "diverged: the judge says so, with its default settings but for the patience (steps after the onset)"
     command = shlex.join(["python", "benchmarks/demo_divergence.py", *sys.argv[1:]])
-    return f"{date.today().isoformat()}, {versions}\n{command}\n\n{_recipe()}\n{judge}"
+    return f"{date.today().isoformat()}, {versions}\n{command}\n\n{_recipe(recipe)}\n{judge}"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

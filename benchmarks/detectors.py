@@ -60,7 +60,7 @@ def main() -> int:
     if asked.tune_peers:
         print(json.dumps(tuned_peers(curves), indent=4))
         return 0
-    replays = [replay(curve, thresholds) for curve in curves]
+    replays = [replay(curve, thresholds, peers=not asked.ours) for curve in curves]
     harmless = Harmless(curves)
     ideal = {
         id(c): tuple(knowable_step(c, harmless, together=together) for together in (False, True))
@@ -74,7 +74,7 @@ def main() -> int:
     verdicts = {name: {key(r.curve): r.said[name].verdicts for r in replays} for name in names}
     traces = [r.traced for r in replays]
     waiting = format_waiting(traces, verdicts)
-    text = waiting if asked.waiting else f"{report(outcomes, patient, tuned)}\n\n{waiting}"
+    text = waiting if asked.waiting else f"{report(outcomes, patient, tuned, peers=not asked.ours)}\n\n{waiting}"
     if asked.plot:
         plot(replays, asked.plot)
     if asked.results:
@@ -92,6 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="a folder for one picture per curve")
     parser.add_argument("--sensitivity", action="store_true", help="the judge with each threshold x 0.5 and x 2, only")
     parser.add_argument("--tune-peers", action="store_true", help="the peers' best thresholds on the tuning part, only")
+    parser.add_argument("--ours", action="store_true", help="the judge without the peers: a quarter of the time")
     parser.add_argument("--waiting", action="store_true", help="regret and calibration of waiting, only")
     parser.add_argument("--results", type=Path, help="also write the tables to this file")
     return parser.parse_args()
@@ -114,11 +115,11 @@ class Replay:
     traced: Traced
 
 
-def replay(curve: Curve, thresholds: Thresholds) -> Replay:
+def replay(curve: Curve, thresholds: Thresholds, *, peers: bool = True) -> Replay:
     """Every detector on the curve."""
     ours = judged(curve, thresholds)
-    pairs = [said_by(name, curve) for name in PEERS]
-    tuned = [tuned_by(name, curve) for name in TUNED]
+    pairs = [said_by(name, curve) for name in PEERS] if peers else []
+    tuned = [tuned_by(name, curve) for name in TUNED] if peers else []
     return Replay(
         curve=curve,
         ours=ours,
@@ -142,19 +143,22 @@ def plot(replays: list[Replay], folder: Path) -> None:
         draw(each.curve, each.ours, each.peers, folder / f"{each.curve.folder}-{each.curve.name}.png")
 
 
-def report(outcomes: list[Outcome], patient: list[Outcome], tuned: list[Outcome]) -> str:
+def report(outcomes: list[Outcome], patient: list[Outcome], tuned: list[Outcome], *, peers: bool = True) -> str:
     """All tables."""
-    names = [NAME, AT_END, UNTOLD, *PEERS]
+    names = [NAME, AT_END, UNTOLD, *(PEERS if peers else ())]
+    of_peers = (
+        f"The peers once more, all curves: a verdict only after {PATIENCE} firings in a row\n"
+        + tables.table([summary(n, patient) for n in PEERS]),
+        "The peers with threshold and patience tuned on the tuning part, all curves\n"
+        + tables.table([summary(n, tuned) for n in TUNED]),
+        "The same, held out alone\n"
+        + tables.table([summary(n, [o for o in tuned if o.curve.held_out]) for n in TUNED]),
+    )
     return "\n\n".join(
         (
             tables.format_blocks(outcomes, names),
             "Confusion matrix, all curves\n" + tables.confusion([summary(n, outcomes) for n in names]),
-            f"The peers once more, all curves: a verdict only after {PATIENCE} firings in a row\n"
-            + tables.table([summary(n, patient) for n in PEERS]),
-            "The peers with threshold and patience tuned on the tuning part, all curves\n"
-            + tables.table([summary(n, tuned) for n in TUNED]),
-            "The same, held out alone\n"
-            + tables.table([summary(n, [o for o in tuned if o.curve.held_out]) for n in TUNED]),
+            *(of_peers if peers else ()),
             "Against the ideal judge, all curves\n" + tables.against_ideal(outcomes, names),
             "The same, held out\n" + tables.against_ideal([o for o in outcomes if o.curve.held_out], names),
             f"What {NAME} got wrong\n" + tables.wrongs(outcomes, NAME),
@@ -165,14 +169,15 @@ def report(outcomes: list[Outcome], patient: list[Outcome], tuned: list[Outcome]
 
 def document(outcomes: list[Outcome], patient: list[Outcome], tuned: list[Outcome]) -> dict[str, object]:
     """What --json prints."""
+    peers = tuple(PEERS) if patient else ()
     return {
-        "detectors": {name: tables.as_json(summary(name, outcomes)) for name in (NAME, *PEERS)},
+        "detectors": {name: tables.as_json(summary(name, outcomes)) for name in (NAME, *peers)},
         "end_told": tables.as_json(summary(AT_END, outcomes)),
         "planned_changes_untold": tables.as_json(summary(UNTOLD, outcomes)),
-        f"after_{PATIENCE}_firings_in_a_row": {name: tables.as_json(summary(name, patient)) for name in PEERS},
-        "tuned_peers": {name: tables.as_json(summary(name, tuned)) for name in TUNED},
+        f"after_{PATIENCE}_firings_in_a_row": {name: tables.as_json(summary(name, patient)) for name in peers},
+        "tuned_peers": {name: tables.as_json(summary(name, tuned)) for name in TUNED if tuned},
         "blocks": {
-            block: {name: tables.as_json(summary(name, some)) for name in (NAME, *PEERS)}
+            block: {name: tables.as_json(summary(name, some)) for name in (NAME, *peers)}
             for block, some in tables.blocks(outcomes).items()
         },
         "curves": tables.in_words(outcomes, NAME),

@@ -15,7 +15,8 @@ For a GPT of 10M, 124M and 1.3B parameters, whose AdamW has made two steps, in m
 - `more`: l1 and max together with further norms in the same pass (momentum alone, parameters alone, or both with the
   update's), beside one read of v, m and the parameters. They are for every K steps.
 - `logits`: what the reference GPT's `report_logits` costs where it is read: the largest attention logit of each layer
-  (the last 32 positions) and the largest output logit (every fourth position) of one micro-batch, every K steps.
+  (the last 32 positions) and the largest output logit (every fourth position) of one micro-batch, every K steps. On a
+  CPU these, and the steps that they are a share of, are times of the processor.
 
 On CUDA all of these are times of the device, between two events; `host_ms` is what launching `ours` takes of the host.
 Repetitions of all of these are interleaved, and what is told is the median; on a machine with neighbours only ratios of
@@ -165,7 +166,6 @@ def subjects(state: State) -> dict[str, Callable[[], object]]:
     timed["peer"] = lambda: peer(state)
     if state.step is not None:
         timed["step"] = state.step
-        timed["logits"] = lambda: [largest_magnitude(one) for one in state.logits]
     if (m := state.m) is not None and (p := state.parameters) is not None:
         timed["more floor"] = lambda: [x.sum() for of in (state.v, m, p) for x in of]
         for name, with_m, with_p in (("momentum", m, None), ("parameters", None, p), ("all", m, p)):
@@ -186,6 +186,22 @@ def interleaved(
                 continue
             took[name].append(once(what))
     return took
+
+
+def logits_cost(state: State, repetitions: int, device: torch.device) -> dict[str, float]:
+    """Milliseconds of reading the logits, and of a step; empty where no step was made."""
+    if state.step is None:
+        return {}
+    once = on_the_device if device.type == "cuda" else _of_the_processor
+    taken = [once(lambda: [largest_magnitude(one) for one in state.logits]) for _ in range(1 + repetitions)]
+    steps = [once(state.step) for _ in range(STEPS)]
+    return {"logits_ms": statistics.median(taken[1:]), "step_ms": statistics.median(steps)}
+
+
+def _of_the_processor(what: Callable[[], object]) -> float:
+    began = time.process_time()
+    what()
+    return 1e3 * (time.process_time() - began)
 
 
 def row(name: str, device: torch.device, repetitions: int) -> dict[str, Any] | None:
@@ -214,7 +230,7 @@ def row(name: str, device: torch.device, repetitions: int) -> dict[str, Any] | N
         "peer_ms": ms["peer"],
         "step_ms": ms.get("step"),
         "step_tokens": state.step_tokens,
-        "logits_ms": ms.get("logits"),
+        "logits": logits_cost(state, repetitions, device),
         "kernel": chosen,
         "kernels_ms": {kernel: ms[kernel] for kernel in ("chunked", "native", "triton") if kernel in ms},
         "host_ms": launched(timed[chosen], repetitions) if device.type == "cuda" else None,
@@ -270,9 +286,10 @@ def show(answer: dict[str, Any]) -> None:
             print(f"{of['name']:>7} {what:>20} {ms:10.3f} {ms / more['floor']:8.2f} {shares}")
     print("\nlargest logits, every K steps: ms, % of the step")
     for of in answer["rows"]:
-        if (took := of["logits_ms"]) is not None:
-            shares = "".join(f"  K={k}: +{100 * took / k / of['step_ms']:.4f} %" for k in (1, 10, 100))
-            print(f"{of['name']:>7} {'logits':>20} {took:10.3f} {shares}")
+        if logits := of["logits"]:
+            share = 100 * logits["logits_ms"] / logits["step_ms"]
+            shares = "".join(f"  K={k}: +{share / k:.4f} %" for k in (1, 10, 100))
+            print(f"{of['name']:>7} {'logits':>20} {logits['logits_ms']:10.3f} {shares}")
     if answer["attach"]:
         print("\nonce, at attach: " + ", ".join(f"{what} {s:.2f}" for what, s in answer["attach"].items()))
     for name in answer["left_out"]:

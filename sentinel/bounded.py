@@ -27,6 +27,7 @@ _BLOCK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class UnfitFileError(OSError):
@@ -72,6 +73,16 @@ def read_record(path: Path, made: Callable[[dict[str, Any]], T], refusal: type[S
     except (LineError, UnfitFileError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or error
         raise refusal(f"{path} can't be read: {why}") from error
+
+
+def record_or(
+    missing: U, path: Path, made: Callable[[dict[str, Any]], T], refusal: type[SentinelError] = LineError
+) -> T | U:
+    """The same; `missing` where there is no such file."""
+    try:
+        return read_record(path, made, refusal)
+    except FileNotFoundError:
+        return missing
 
 
 @contextmanager

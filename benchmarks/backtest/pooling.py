@@ -1,9 +1,10 @@
 """Spikes of many runs as the table that the judge's waiting is priced by. Pure.
 
-Of each size (the loss's height above its level in half-widths of the noise band), with and without another signal that
-agrees, and of each age: how many spikes that stood so high then never came back, and at what age the others did. The
-share is pulled towards that of all spikes of the size and age, and that towards all of the age, as if by PRIOR spikes;
-spikes of one family count as the square root of their number. The share that never comes back does not fall with age.
+Of each size (the loss's height above its level in half-widths of the noise band), of whether it falls back or another
+signal agrees, and of each age: how many spikes that stood so high then never came back, and at what age the others did.
+The share is pulled towards that of all spikes of the size and age, and that towards all of the age, as if by PRIOR
+spikes; spikes of one family count as the square root of their number. The share that never comes back does not fall
+with age.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .episodes import Spike
 
 __all__ = ["Seen", "at_ages", "pooled"]
 
-KINDS = ("falling", "agreed", "alone")
+KINDS = ("falling", "firm", "agreed", "alone")
 PRIOR = 8.0
 _OF_NONE = 0.01
 """What an age without spikes counts, where the share is made not to fall."""

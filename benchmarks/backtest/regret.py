@@ -8,6 +8,7 @@ onset of a divergence, the first alone is counted: generous to who says many.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ __all__ = [
 INTERVALS = (300, 1000, 3000)
 """Steps between two saves that are tried; 10 readings where that is longer. Chosen before anything was measured."""
 
+_DRAWS = 1000
 RESTART = 0.1
 MARGIN_STEPS = 10
 PHASES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -132,6 +134,9 @@ class Calibration:
     error: float
     """|predicted - seen| of the bins, mean over the predictions."""
 
+    error_range: tuple[float, float]
+    """95 % of it where as many families are drawn anew: one family's spikes end alike."""
+
     brier: float
 
 
@@ -145,17 +150,40 @@ def calibration(traces: Iterable[Traced], tables: Mapping[str, Table], bins: int
             unknown += odds is None
             if odds is not None:
                 predicted.append((odds.never, seen.spike))
-    lines, error = [], 0.0
+    lines = []
     for n in range(bins):
-        some = [(p, spike) for p, spike in predicted if min(bins - 1, int(p * bins)) == n]
+        some = [(p, spike) for p, spike in predicted if _bin(p, bins) == n]
         if some:
             mean, hits = sum(p for p, _ in some) / len(some), sum(bool(spike.never) for _, spike in some)
             low, high = wilson(hits, len(some))
-            error += abs(mean * len(some) - hits)
             lines.append(
                 f"{f'{n / bins:.1f} to {(n + 1) / bins:.1f}':12}{mean:8.2f}{hits / len(some):12.2f}"
                 f"{f'{low:.2f} to {high:.2f}':>16}{len(some):6}{len({id(spike) for _, spike in some}):8}"
             )
     total = max(1, len(predicted))
     brier = sum((p - bool(spike.never)) ** 2 for p, spike in predicted) / total
-    return Calibration((*lines, f"unknown: {unknown}"), error / total, brier)
+    return Calibration((*lines, f"unknown: {unknown}"), _error(predicted, bins), _error_range(predicted, bins), brier)
+
+
+def _bin(share: float, bins: int) -> int:
+    return min(bins - 1, int(share * bins))
+
+
+def _error(predicted: Sequence[tuple[float, Spike]], bins: int) -> float:
+    off = [0.0] * bins
+    for share, spike in predicted:
+        off[_bin(share, bins)] += share - bool(spike.never)
+    return sum(map(abs, off)) / max(1, len(predicted))
+
+
+def _error_range(predicted: Sequence[tuple[float, Spike]], bins: int) -> tuple[float, float]:
+    families: dict[str, list[tuple[float, Spike]]] = {}
+    for each in predicted:
+        families.setdefault(each[1].family, []).append(each)
+    if not families:
+        return 0.0, 0.0
+    drawn, groups = random.Random(0), list(families.values())  # noqa: S311 - a bootstrap
+    errors = sorted(
+        _error([p for group in drawn.choices(groups, k=len(groups)) for p in group], bins) for _ in range(_DRAWS)
+    )
+    return errors[_DRAWS // 40], errors[-_DRAWS // 40 - 1]

@@ -74,7 +74,9 @@ def format_waiting(traces: Sequence[Traced], peers: By) -> str:
     tables = left_out_tables(traces, POOLED)
     for part in PARTS:
         found = calibration(_of_part(traces, part), tables)
-        lines += ["", f"Calibration, {part}: error {100 * found.error:.1f} points, Brier score {found.brier:.3f}"]
+        low, high = found.error_range
+        error = f"error {100 * found.error:.1f} points ({100 * low:.1f} to {100 * high:.1f} by families drawn anew)"
+        lines += ["", f"Calibration, {part}: {error}, Brier score {found.brier:.3f}"]
         lines += [f"{'predicted':12}{'mean':>8}{'never back':>12}{'95 %':>16}{'n':>6}{'spikes':>8}", *found.lines]
     return "\n".join(lines)
 

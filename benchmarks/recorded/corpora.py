@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recorded.recipe import Recipe
+from sentinel.demo.language import VOCABULARY, made_up
 from trainer_hooks.gpt.data import load_corpus
 
 __all__ = ["NAMES", "VOCABULARY", "Tokens", "corpus", "samples", "validation"]
 
-VOCABULARY = 128
 NAMES = ("zipf", "code", "dense")
 _VALIDATION = 20_000
 """Tokens at the end of each corpus that are never trained on."""
@@ -26,22 +26,7 @@ def corpus(name: str) -> Tokens:
     """`code` is Python's own library; `zipf` and `dense` are languages of words, `dense` with many more of them."""
     if name == "code":
         return load_corpus([], seqlen=32, vocabulary=None, validation_share=0.01).tokens.astype(np.int64)
-    return _language(seed=1, words=300) if name == "zipf" else _language(seed=2, words=4000)
-
-
-def _language(*, seed: int, words: int, length: int = 1_000_000) -> Tokens:
-    """Words of two to six letters, by Zipf's law, each state of a hidden chain of 12 with an order of its own."""
-    rng = np.random.default_rng(seed)
-    lexicon = [np.append(rng.integers(1, VOCABULARY, rng.integers(2, 7)), 0) for _ in range(words)]
-    chance = 1 / np.arange(1, words + 1)
-    chance /= chance.sum()
-    orders = [rng.permutation(words) for _ in range(12)]
-    count = length // 4
-    ranks = rng.choice(words, count, p=chance)
-    turns = rng.random(count) < 0.1
-    states = np.cumsum(np.where(turns, rng.integers(1, 12, count), 0)) % 12
-    said = [lexicon[orders[s][r]] for s, r in zip(states, ranks, strict=True)]
-    return np.concatenate(said)[:length].astype(np.int64)
+    return made_up(seed=1, words=300) if name == "zipf" else made_up(seed=2, words=4000)
 
 
 def samples(recipe: Recipe, name: str, step: int, seed: int, batch: int, seqlen: int) -> Tokens:

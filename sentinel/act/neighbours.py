@@ -13,10 +13,7 @@ from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
-from sentinel.plan.actions import AdoptProbe
-from sentinel.plan.incident import Incident
 from sentinel.plan.observation import JobsSeen
-from sentinel.plan.race import Standing
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
@@ -53,33 +50,6 @@ class Launcher(Protocol):
         self, incident: str | None, rollback: str | None, started: Sequence[RunStarted], *, follow_up: bool
     ) -> None:
         """Starts the job again, or what of it is still missing. ConfigError, SlurmRefused, SlurmUnavailable."""
-
-
-class Races(Protocol):
-    """The probes of a run's races: `act.racing`."""
-
-    at_once: int
-
-    def problem(self, incident: Incident | None) -> str | None:
-        """Why no rungs of the incident can race, as a sentence; None where they can."""
-
-    def adoptions(self, incidents: Sequence[Incident]) -> dict[str, bool]:
-        """Rollback -> whether the adoption that it has begun is complete."""
-
-    def standings(self, incident: Incident | None, now_unix_s: float) -> tuple[Standing, ...]:
-        """Of every probe of the incident's race, in its order; none where no race goes on."""
-
-    def start(self, probe: str) -> None:
-        """Starts it, or records why it can't be. JobStillAlive, SlurmUnavailable."""
-
-    def stop(self, probe: str) -> None:
-        """Returns when nothing of it runs any more. JobStillAlive, SlurmUnavailable."""
-
-    def stop_all(self, incidents: Sequence[Incident]) -> None:
-        """The same for all that still runs of the incidents' races."""
-
-    def adopt(self, action: AdoptProbe) -> None:
-        """Makes what it has written the run's. JobStillAlive, QuarantineError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

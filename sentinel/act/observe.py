@@ -9,11 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentinel.act.bisecting import Bisecting
 from sentinel.act.following import Following, References
-from sentinel.act.neighbours import Neighbours, Races
+from sentinel.act.neighbours import Neighbours
 from sentinel.act.source import RereadSource, SampleCache
 from sentinel.act.witnesses import Overlap, Witnessing
 from sentinel.durable import os_errors_named
@@ -34,6 +34,9 @@ from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, 
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
+if TYPE_CHECKING:  # whose probes are looked at by an Observer, too
+    from sentinel.act.racing import Racing
+
 log = logging.getLogger(__name__)
 
 
@@ -50,7 +53,7 @@ class Observer:
         planned: Sequence[int] = (),
         references: References | None = None,
         policy: Policy | None = None,
-        racing: Races | None = None,
+        racing: Racing | None = None,
         bisects: Bisecting | None = None,
     ) -> None:
         self.racing, self.bisects = racing, bisects

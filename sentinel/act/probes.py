@@ -41,6 +41,7 @@ class ProbeJob:
     history: History = field(default_factory=History, init=False)
     begun_here: bool = field(default=False, init=False)  # Whether this process has started its trainer
     looks_without: int = field(default=0, init=False)  # Looks in a row at a trainer that is gone and silent
+    quarters_told: int = field(default=0, init=False)  # Of its steps, as a person was told
 
     @property
     def log(self) -> Path:
@@ -263,12 +264,21 @@ class Probes:
         elif why is None and (seconds > self.limits.probe_s or not needed):
             ended, why = "stopped", "its time is over" if needed else "it is not needed any more"
         if why is None:
+            self._tell_quarter(life, job)
             return
         job.stop()
         job.read()
         result = self.result(probe, job.shown, ended, seconds)
         self.record.end(life, result, now=self.clock())
         self.say(f"  {life.name}: {result.outcome}: {result.why}" + (f" ({why})" if ended else ""))
+
+    def _tell_quarter(self, life: Life, job: ProbeJob) -> None:
+        """Says how far a probe has come, three times on its way."""
+        probe, last = life.probe, job.shown.samples[-1:] if job.shown is not None else []
+        quarter = 4 * (last[0].global_step - probe.global_step) // (probe.until_step - probe.global_step) if last else 0
+        if quarter > job.quarters_told:
+            job.quarters_told = quarter
+            self.say(f"  {life.name}: at step {last[0].global_step} of {probe.until_step}")
 
     def _begin(self, wanted: Sequence[Probe]) -> None:
         for probe in wanted:

@@ -17,6 +17,7 @@ from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
 _OVER = (VerdictKind.DOWN, VerdictKind.FINISHED)
+_MOVES = ("quarantine_checkpoints", "point_latest", "adopt_probe", "undo")
 _REPORTED_LATE = 3  # steps that an attempt can have made without a sample: one with CUDA is a step or two late
 
 
@@ -50,7 +51,7 @@ class Starts:
             over=attempt.finished is not None or look.verdict.kind in _OVER,
             ancestor=self._ancestor(look.history, attempt) if started.resumed_from else None,
             newest=newest,
-            pointed=_pointed(attempt, run),
+            pointed=pointed_at(attempt, look),
             rollback=_in_force(attempt, run),
         )
 
@@ -117,11 +118,23 @@ def left_by_others(attempt: Attempt, history: History, run: RunState, took_s: fl
     return found[-1] if found and found[-1].global_step else None
 
 
-def _pointed(attempt: Attempt, run: RunState) -> frozenset[int] | None:
-    """By `latest`: a rollback and a restart write it. None once it names what the attempt itself has saved."""
-    if not run.checkpoints or run.latest_tag in {saved.tag for saved in attempt.saved}:
+def pointed_at(attempt: Attempt, look: Look) -> frozenset[int] | None:
+    """By `latest`: a rollback and a restart write it. Once it names what the attempt itself has saved, and that began
+    from scratch: by the saves of the last attempt before that has any; `latest` has named each."""
+    run = look.run
+    if run.checkpoints and run.latest_tag not in {saved.tag for saved in attempt.saved}:
+        return frozenset(c.global_step for c in run.checkpoints if c.tag == run.latest_tag)
+    before = [one for number, one in look.history.attempts.items() if number < attempt.number and one.saved]
+    if not run.checkpoints or not before or (attempt.started and attempt.started.resumed_from):
         return None
-    return frozenset(c.global_step for c in run.checkpoints if c.tag == run.latest_tag)
+    last = max(before, key=lambda one: one.number)
+    return None if _moved_since(last, look) else frozenset(saved.global_step for saved in last.saved)
+
+
+def _moved_since(attempt: Attempt, look: Look) -> bool:
+    """Whether sentinel may have changed a checkpoint, or `latest`, since the attempt was the newest."""
+    moves = (e for e in look.events if e["event"] == "intent" and e["action"]["kind"] in _MOVES)
+    return any((at := e.get("newest_attempt")) is None or at >= attempt.number for e in moves)
 
 
 def _in_force(attempt: Attempt, run: RunState) -> Rollback | None:

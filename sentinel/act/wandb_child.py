@@ -21,7 +21,7 @@ def answer(request: Answer) -> Answer:
     given: Answer = {k: Path(v) if k in ("api_key_file", "folder") and v else v for k, v in request["of"].items()}
     of = WandbRun(**given)
     try:
-        return _offline(of, request) if of.folder is not None else _online(of, request)
+        return _offline(of, of.folder, request) if of.folder is not None else _online(of, request)
     except SentinelError as error:
         return {"problem": str(error)}
 
@@ -65,9 +65,8 @@ def _online(of: WandbRun, request: Answer) -> Answer:
     return made | {"outcome": f"{len(rows)} lines of {run_id} copied ({seen}){why}"}
 
 
-def _offline(of: WandbRun, request: Answer) -> Answer:
+def _offline(of: WandbRun, folder: Path, request: Answer) -> Answer:
     """The same from the client's own files, for `wandb sync` later."""
-    folder = of.folder or Path()
     runs = offline_runs(folder)
     run_id = request["run_id"] or next(reversed(runs), None)
     if run_id is None or run_id not in runs:

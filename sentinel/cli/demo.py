@@ -12,6 +12,7 @@ from rich.table import Table
 
 from sentinel.cli.correlate import correlation_table
 from sentinel.cli.shared import Json, print_json
+from sentinel.demo.configuration import WITH_LAYERNORMS, WITHOUT_LAYERNORMS
 from sentinel.demo.story import Report, tell
 
 _OUT = Path("demo-output")
@@ -20,6 +21,13 @@ _OUT = Path("demo-output")
 def demo(
     seed: Annotated[int, typer.Option(help="The run's seed; 0 to 4 were tried.")] = 0,
     output: Annotated[Path, typer.Option(help="Folder for the run and its picture; it must not contain a run.")] = _OUT,
+    layernorms: Annotated[
+        bool,
+        typer.Option(
+            "--layernorms/--without-layernorms",
+            help="With them attention logits grow, as in large models; without, the failure is the model's own.",
+        ),
+    ] = True,
     why: Annotated[bool, typer.Option("--bisect", help="At the end, find why it diverged: docs/BISECT.md.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -27,7 +35,8 @@ def demo(
     from sentinel.reports.pictures import draw_attempts
 
     console = Console(stderr=as_json, highlight=False, width=None if sys.stdout.isatty() else 120)
-    report = tell(seed, output, lambda line: console.print(line, markup=False))
+    recipe = WITH_LAYERNORMS if layernorms else WITHOUT_LAYERNORMS
+    report = tell(seed, output, lambda line: console.print(line, markup=False), recipe)
     how = "recovered" if report.recovered else ("not recovered" if report.diverged else "did not diverge")
     title = f"A GPT that diverges, and what sentinel did about it  ·  seed {report.seed}  ·  {how}"
     attempts = list(zip(report.history.attempts.values(), report.attempts, strict=True))

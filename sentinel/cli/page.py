@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sentinel.adapters.paging.channels import channel_of
+from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Outbox
 from sentinel.cli.shared import RUNS, ConfigDir, Run, local_time
 from sentinel.config import Config
@@ -33,7 +33,7 @@ def _send_test(config: Config) -> int:
     failed = 0
     for settings in config.paging.channels:
         try:
-            channel_of(settings, os.environ).send(trial)
+            Channel(settings, os.environ).send(trial)
         except (PagerError, ConfigError) as error:
             failed += 1
             typer.echo(f"{settings.name}: did not arrive: {error}")

@@ -28,11 +28,11 @@ from sentinel.daemon.paging import delivering
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import Parts, assemble_to_act
 from sentinel.plan.actions import VerifyCheckpoint, describe, to_json
+from sentinel.plan.decision import Wanted, plan_by_hand
 from sentinel.plan.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.incident import Rollback, incident_id
 from sentinel.plan.incident_events import closed, decided, opened
 from sentinel.plan.look import Look
-from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan

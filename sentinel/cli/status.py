@@ -13,10 +13,10 @@ from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, fields_of, print_jso
 from sentinel.config import Config
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
-from sentinel.plan.bad_start import newest_audit
 from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.liveness import Known, life_of
 from sentinel.plan.look import Look
+from sentinel.plan.restart import newest_audit
 from sentinel.plan.waiting_price import price_of_waiting
 
 _LAST_EVENTS = 5  # `replay` prints all events

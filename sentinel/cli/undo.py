@@ -34,7 +34,7 @@ def undo(
     for one in (one for name in chosen for one in incidents if one.id == name):
         tags = quarantine_of(one, parts.near.checkpoints)
         restored = f"; brings back {', '.join(tags)}" if tags else ""
-        what = ", ".join(r.id for r in reversed(one.rollbacks)) or "its race, whose probes are stopped"
+        what = ", ".join(r.id for r in reversed(one.rollbacks)) or "its probes, which are stopped"
         typer.echo(f"undo {one.id}: {what}{restored}")
     for line in _remaining(incidents, chosen, parts):
         typer.echo(line)

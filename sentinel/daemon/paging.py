@@ -19,7 +19,7 @@ from typing import Any
 from sentinel import bounded
 from sentinel.act.neighbours import Neighbours
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.paging.channels import channel_of
+from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Delivery, Outbox
 from sentinel.config import Config
 from sentinel.durable import write_atomically
@@ -203,7 +203,7 @@ def paging_of(config: Config, near: Neighbours) -> Paging:
     pace = {"retry_up_to_s": of.retry_up_to_s, "give_up_after_s": of.give_up_after_s}
     for settings in of.channels:
         name, outbox = settings.name, Outbox(folder / settings.name)
-        delivery = Delivery(name, channel_of(settings, os.environ), outbox, **pace)
+        delivery = Delivery(name, Channel(settings, os.environ), outbox, **pace)
         pagers.append(Pager(name=name, severity=settings.severity, outbox=outbox, delivery=delivery))
     return Paging(folder, near.incident_log, pagers, run=config.run.name, runbook=of.runbook)
 
@@ -211,7 +211,7 @@ def paging_of(config: Config, near: Neighbours) -> Paging:
 def check_pagers(config: Config) -> None:
     """ConfigError when a channel has no secret: the person who starts a watch learns it, not the one on call."""
     for settings in config.paging.channels:
-        channel_of(settings, os.environ).check()
+        Channel(settings, os.environ).check()
 
 
 @contextmanager

@@ -18,11 +18,11 @@ from sentinel.judge.readings import BANDED
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import KINDS
 from sentinel.plan.alert_state import AGAIN_S, unsettled
-from sentinel.plan.bad_start import newest_audit
 from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.incident import Incident, Proof, Status
 from sentinel.plan.look import Look, Outcome
 from sentinel.plan.policy import Mode, Policy
+from sentinel.plan.restart import newest_audit
 from sentinel.plan.start_audit import Continued
 from sentinel.vocabulary.metrics import PREFIX, Exemplar, Shown, exemplar
 from sentinel.vocabulary.sample import Sample

@@ -6,7 +6,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from sentinel.demo.language import VOCABULARY, made_up
 from sentinel.vocabulary.numbers import dump_json
+
+LANGUAGE = "language.bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,23 +26,34 @@ class Recipe:
 
     steps: int
 
+    global_batch: int = 16
 
-DEMO = Recipe(lr=3e-2, lr_warmup=60, steps=240)
+    margin_steps: int = 10
+    """From the onset back to the target."""
+
+    layernorms: bool = False
+    """In the blocks. With them the model diverges on the made-up language alone, at half the length."""
+
+
+WITHOUT_LAYERNORMS = Recipe(lr=3e-2, lr_warmup=60, steps=240)
 """Eight times the LR at which this model trains well. It diverges before the LR is at its peak, whatever the vector
 instructions of the CPU: benchmarks/demo_divergence.py counts seeds."""
 
-STEPS = DEMO.steps
+WITH_LAYERNORMS = Recipe(lr=0.13, lr_warmup=520, steps=700, global_batch=8, margin_steps=60, layernorms=True)
+"""The model of docs/STABILITY.md whose attention logits grow, as large ones do."""
+
+STEPS = WITHOUT_LAYERNORMS.steps
 
 
-def trainer_command(folder: Path, seed: int, recipe: Recipe = DEMO) -> list[str]:
-    """The reference trainer without block LayerNorms, at a learning rate that is too high: on its own it diverges.
+def trainer_command(folder: Path, seed: int, recipe: Recipe = WITHOUT_LAYERNORMS) -> list[str]:
+    """The reference trainer at a learning rate that is too high: on its own it diverges.
 
     Nothing is injected, and no step is given at which it diverges.
     """
     arguments = {
         "--preset": "tiny",
         "--seed": seed,
-        "--global-batch": 16,
+        "--global-batch": recipe.global_batch,
         "--lr": recipe.lr,
         "--lr-warmup": recipe.lr_warmup,
         "--steps": recipe.steps,
@@ -49,15 +65,27 @@ def trainer_command(folder: Path, seed: int, recipe: Recipe = DEMO) -> list[str]
         "--state-dir": folder / "state",
         "--run": "demo",
     }
+    if recipe.layernorms:
+        arguments |= {"--seqlen": 64, "--data": folder / LANGUAGE, "--vocabulary": VOCABULARY}
     words = [str(word) for pair in arguments.items() for word in pair]
-    return [sys.executable, "-m", "trainer_hooks.gpt", "--no-block-layernorm", *words]
+    model = [] if recipe.layernorms else ["--no-block-layernorm"]
+    return [sys.executable, "-m", "trainer_hooks.gpt", *model, *words]
 
 
-def write_configuration(folder: Path, seed: int, recipe: Recipe = DEMO) -> Path:
+def write_configuration(folder: Path, seed: int, recipe: Recipe = WITHOUT_LAYERNORMS) -> Path:
     command = ",\n    ".join(dump_json(word) for word in trainer_command(folder, seed, recipe))
     path = folder / "demo.toml"
-    path.write_text(_TOML.format(command=command), encoding="utf-8")
+    about = {"command": command, "margin_steps": recipe.margin_steps, "hold_steps": recipe.steps}
+    rungs = _RUNGS_WITH_LAYERNORMS if recipe.layernorms else _RUNGS
+    path.write_text(_TOML.format(**about) + rungs, encoding="utf-8")
+    write_data(folder, recipe)
     return path
+
+
+def write_data(folder: Path, recipe: Recipe) -> None:
+    """What the trainer of this recipe reads, where it is not Python's library."""
+    if recipe.layernorms:
+        made_up(seed=1, words=300).astype(np.uint16).tofile(folder / LANGUAGE)
 
 
 _TOML = """\
@@ -79,11 +107,13 @@ poll_interval_s = 0.4
 
 [policy]
 mode = "act"
-margin_steps = 10
+margin_steps = {margin_steps}
 rollback_budget = 5
-hold_steps = 240
+hold_steps = {hold_steps}
 restart_on_crash = true
+"""
 
+_RUNGS = """
 [[policy.ladder]]
 name = "reseed"
 hypothesis = "the order of the data did it"
@@ -108,4 +138,24 @@ hypothesis = "the weights of the earlier checkpoint are part of the divergence"
 target = "scratch"
 reseed = true
 lr_factor = 0.125
+"""
+
+_RUNGS_WITH_LAYERNORMS = """
+[[policy.ladder]]
+name = "reseed"
+hypothesis = "the order of the data did it"
+reseed = true
+
+[[policy.ladder]]
+name = "reseed + LR / 4"
+hypothesis = "this model does not bear this learning rate"
+reseed = true
+lr_factor = 0.25
+
+[[policy.ladder]]
+name = "scratch + reseed + LR / 4"
+hypothesis = "the weights of the earlier checkpoint are part of the divergence"
+target = "scratch"
+reseed = true
+lr_factor = 0.25
 """

@@ -15,7 +15,7 @@ from typing import Any
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
-from sentinel.demo.configuration import DEMO, Recipe, trainer_command, write_configuration
+from sentinel.demo.configuration import WITH_LAYERNORMS, Recipe, trainer_command, write_configuration
 from sentinel.judge.analysis.correlation.columns import correlate
 from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
@@ -57,7 +57,7 @@ class Report:
         }
 
 
-def tell(seed: int, output: Path, say: Progress, recipe: Recipe = DEMO) -> Report:
+def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORMS) -> Report:
     """Runs the demo in a folder; returns what happened. ConfigError when the folder contains a run already.
 
     A run that does not diverge is moved to a folder of its own in there, and the next seed is trained.
@@ -112,7 +112,8 @@ def _train_and_watch(folder: Path, seed: int, say: Progress, recipe: Recipe) -> 
     state_dir = folder / "state"
     state_dir.mkdir()
     jobs, log_path = LocalJobs(state_dir), state_dir / "job.log"
-    say(f"training a small GPT on Python's own sources, seed {seed}, {recipe.steps} steps; its log is {log_path}")
+    text = "a made-up language" if recipe.layernorms else "Python's own sources"
+    say(f"training a small GPT on {text}, seed {seed}, {recipe.steps} steps; its log is {log_path}")
     environment = {"OMP_NUM_THREADS": "1"}
     os.environ.update(environment)  # for the restarts too: watch passes its environment on
     jobs.start(trainer_command(folder, seed, recipe), cwd=folder, extra_env=environment, log_path=log_path)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan import bad_start, early_warning
+from sentinel.plan import early_warning
 from sentinel.plan.alert_state import Alert, Severity, alert_states, unsettled, updated
 from sentinel.plan.incident import Event
 from sentinel.plan.incident_events import event
@@ -14,6 +14,7 @@ from sentinel.plan.liveness import hindered, life_of
 from sentinel.plan.look import Look, Memory, Turn
 from sentinel.plan.observation import Life
 from sentinel.plan.policy import Policy
+from sentinel.plan.restart import bad_start_alert
 
 _UNKNOWN_S = 60.0  # seconds for which the state of a job that trains well may be unknown before a person is alerted
 _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
@@ -32,7 +33,7 @@ def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...
     if blind is not None:
         return tuple(alerts)
     hangs = look.verdict.reason if kind is VerdictKind.STALLED else None
-    alerts += [Alert(topic="overlap", reason=look.run.overlap), bad_start.alert(look)]
+    alerts += [Alert(topic="overlap", reason=look.run.overlap), bad_start_alert(look)]
     alerts.append(early_warning.alert(look, policy))
     alerts += [_unknown(look, policy), Alert(topic="stalled", reason=hangs)]
     if kind is not VerdictKind.DOWN:

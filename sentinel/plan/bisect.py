@@ -168,9 +168,11 @@ def answer(question: Question, results: Results) -> Answer:
 
 def _answered(question: Question, results: Results, ranked: list[Suspect], reason: str) -> Answer:
     control = results.get(CONTROL)
-    why = "not needed for the answer, or the budget was spent"
+    why = "not needed for the answer"
     if control is None or control.outcome == "unknown":
         why = "it comes after the control"
+    elif _next(question, results) is not None:
+        why = "the bisect has not come to it"
     left = (name for name in CHEAPEST_FIRST if name not in results)
     not_tried = tuple((name, question.not_possible.get(name, why)) for name in left)
     return Answer(ranked=tuple(ranked), reason=reason, repeats=repeats(results), not_tried=not_tried)

@@ -167,7 +167,7 @@ def _skip(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
     first, last = _suspects(case)
     made = _without(case, probe, first, last)
     begin = case.anchor.consumed_samples or 0
-    change = f"samples {first} to {last - 1} of the data order skipped"
+    change = f"skipping samples {first} to {last - 1} of the data order"
     return replace(made, change=change), {"skip_samples": last - begin}
 
 
@@ -181,7 +181,7 @@ def _skip_others(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
     if batches < 1:
         raise ConfigError("the suspected samples begin at the checkpoint: there are no others to skip before them")
     last = begin + batch * math.ceil(batches / 2)
-    return replace(_without(case, probe, begin, last), change=f"samples {begin} to {last - 1} skipped instead"), {}
+    return replace(_without(case, probe, begin, last), change=f"skipping samples {begin} to {last - 1} instead"), {}
 
 
 def _suspects(case: _Case) -> tuple[int, int]:
@@ -213,7 +213,7 @@ def _in_fp32(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
         raise ConfigError("the run computes in fp32 already")
     if not case.means.fp32_options:
         raise ConfigError("[bisect] fp32_options does not say how the trainer computes in fp32")
-    return replace(probe, options=case.means.fp32_options, change="computed in fp32"), {
+    return replace(probe, options=case.means.fp32_options, change="computing in fp32"), {
         "options": list(case.means.fp32_options)
     }
 
@@ -260,12 +260,12 @@ def _elsewhere(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
     means = case.means
     if means.nodes:
         where = f"without the attempt's nodes ({', '.join(means.nodes)})"
-        return replace(probe, exclude_nodes=means.nodes, change=where), {"note": where}
+        return replace(probe, exclude_nodes=means.nodes, change=f"running {where}"), {"note": where}
     if means.other_node_environment is None:
         raise ConfigError("the attempt's nodes are not known, and [bisect] other_node_environment is not set")
     said = " ".join(f"{name}={value}" for name, value in means.other_node_environment.items())
     where = f"on other hardware ({said})"
-    return replace(probe, environment=means.other_node_environment, change=where), {"note": where}
+    return replace(probe, environment=means.other_node_environment, change=f"running {where}"), {"note": where}
 
 
 _CHANGES = {

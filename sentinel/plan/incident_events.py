@@ -32,7 +32,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from sentinel.judge.verdict import Verdict
-from sentinel.plan.baseline import Baseline
+from sentinel.plan.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident import (
     PROOFS,
     Adoption,
@@ -49,7 +49,6 @@ from sentinel.plan.incident import (
     overrides_to_json,
     proof_of,
 )
-from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.proof import Check, outcome
 from sentinel.vocabulary.errors import IncidentLogError, SentinelError
 from sentinel.vocabulary.names import checked_name

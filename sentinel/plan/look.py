@@ -13,10 +13,10 @@ from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import Action
 from sentinel.plan.alert_state import Alert, AlertState
+from sentinel.plan.baseline import OnsetReadings
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Event, Incident, Rollback
 from sentinel.plan.observation import RunState
-from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.race import Standing
 from sentinel.plan.start_audit import StartAudit
 

@@ -11,10 +11,12 @@ from sentinel.plan.alert_state import Severity
 from sentinel.plan.incident import Event
 from sentinel.plan.page_topics import WHAT_TO_DO
 from sentinel.plan.sentences import sentence
+from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
 
 RUNBOOK = "docs/PAGING.md"
+_FORM = Form(error=LineError, ignores_unknown=True)
 
 _TOLD: Mapping[str, tuple[str, Severity]] = {
     "opened": ("divergence", "warning"),
@@ -85,18 +87,8 @@ class Page:
 
 
 def page_from_json(data: Mapping[str, Any]) -> Page:
-    """What `to_json` wrote. LineError when it did not."""
-    try:
-        return Page(
-            **{name: str(data[name]) for name in ("run", "topic", "summary", "runbook")},
-            incident=data["incident"],
-            severity=data["severity"],
-            details=dict(data["details"]),
-            time_unix_s=float(data["time_unix_s"]),
-            resolved=data["status"] == "resolved",
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise LineError(f"not a page: {error!r}") from error
+    """What `to_json` wrote. LineError, or LookupError, when it did not."""
+    return read(Page, {**data, "resolved": data["status"] == "resolved"}, "page", _FORM)
 
 
 def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:

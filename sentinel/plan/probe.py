@@ -186,23 +186,34 @@ def alarmed_at(samples: Iterable[Sample], window: Window) -> int | None:
 
 
 def _outcome(samples: Sequence[Sample], window: Window) -> tuple[Outcome, str]:
-    """Diverged where the judge says so, or where its last losses are nearer to the run's than to its healthy ones."""
+    """Diverged where the judge says so, or where its last losses are nearer to the run's than to its healthy ones; of a
+    run that has come back, those up to its alarm."""
     if (alarm := alarmed_at(samples, window)) is not None:
         return "diverged", f"known at step {alarm}"
     if not samples or samples[-1].global_step < window.onset_step:
         return "unknown", f"it has not come to step {window.onset_step}, where the run left its band"
-    now = _level(samples[-LAST:])
-    healthy = _level([s for s in (*window.before, *window.after.values()) if s.global_step < window.onset_step][-32:])
+    now, run = _level(samples[-LAST:]), [window.after[step] for step in sorted(window.after)]
+    healthy = _level([s for s in (*window.before, *run) if s.global_step < window.onset_step][-32:])
     if now is None or not math.isfinite(now):
         return "diverged", f"its loss is {now} at step {samples[-1].global_step}"
     if healthy is None or samples[-1].seqlen != (window.before[-1].seqlen if window.before else samples[-1].seqlen):
         return _by_itself(samples, now)
-    ill = _level([s for s in window.after.values() if s.global_step > window.onset_step][-LAST:])
-    limit = healthy * (1 + 4 * window.thresholds.band_floor)
-    if ill is not None and limit < ill < math.inf:  # the two levels can be told apart
+    ill, limit = _level([s for s in run if s.global_step > window.onset_step][-LAST:]), _above(healthy, window)
+    if ill is not None and ill <= limit:  # the run has come back by itself since: compared is how far both rose before
+        ill, now = _level(_up_to_alarm(run, window)), _level(_up_to_alarm(samples, window)) or now
+    if ill is not None and limit < ill < math.inf:
         limit = (healthy + ill) / 2
     shown = f"loss {now:.4g} at step {samples[-1].global_step}; healthy {healthy:.4g}"
     return ("calm" if now <= limit else "diverged"), shown if ill is None else f"{shown}, the run's {ill:.4g}"
+
+
+def _above(healthy: float, window: Window) -> float:
+    """The loss from which on it is told from the healthy level, nats."""
+    return healthy * (1 + 4 * window.thresholds.band_floor)
+
+
+def _up_to_alarm(samples: Sequence[Sample], window: Window) -> list[Sample]:
+    return [s for s in samples if window.onset_step <= s.global_step <= window.until_step]
 
 
 def _by_itself(samples: Sequence[Sample], now: float) -> tuple[Outcome, str]:

@@ -12,13 +12,12 @@ from typing import Any
 from sentinel.judge.events import EventKind
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts import alerts_of, with_alerts
-from sentinel.plan.bad_start import bad_start_turn
 from sentinel.plan.early_warning import save_asked, warned_pin
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import opened, stopped
 from sentinel.plan.look import Failure, Look, Memory, Outcome, Turn
 from sentinel.plan.policy import Policy
-from sentinel.plan.restart import hang_turn, restart_turn
+from sentinel.plan.restart import bad_start_turn, hang_turn, restart_turn
 from sentinel.plan.start_audit import audited
 from sentinel.plan.turn_incident import incident_turn
 

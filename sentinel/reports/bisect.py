@@ -39,7 +39,10 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
             lines.append(f"   the rung that follows: {keys}")
     if not report["ranked"]:
         lines.append("no probe points to a cause")
-    lines += [f"not tried: {name}: {why}" for name, why in report["not_tried"]]
+    left = dict[str, list[str]]()
+    for name, why in report["not_tried"]:
+        left.setdefault(why, []).append(name)
+    lines += [f"not tried: {', '.join(names)}: {why}" for why, names in left.items()]
     return lines + ([f"stopped: {report['stopped']}"] if report["stopped"] else [])
 
 

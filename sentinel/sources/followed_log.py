@@ -152,7 +152,7 @@ class _RankLog:
     def _decide(self) -> list[Record]:
         """The format is known: what was read so far is read by it. It is not tried again."""
         best = self._trial.best
-        self._refuse(self._trial.refusal or (best.decoder.problem if best is not None else ""))
+        self._refuse(self._trial.refusal or (best.decoder.kinds.problem if best is not None else ""))
         if best is None or not self._trial.has_read:
             return []
         self.reader = LineReader(format_named(best.name), self._columns, best.decoder)

@@ -1,6 +1,6 @@
 """Any line with a step and a loss, in whatever order: nanoGPT's `iter 10: loss 3.1680, time 444.91ms`, and all others'.
 
-Which loss is taken is decided in `line_losses`, which lines in `step_kinds`; a name that the user gives decides both.
+Which loss is taken is decided in `step_and_loss`, which lines in `step_kinds`; a name that the user gives decides both.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from typing import Any
 
 from sentinel.sources.column_names import AS_FAIRSEQ
 from sentinel.sources.line_events import FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events
-from sentinel.sources.line_losses import (
+from sentinel.sources.line_text import number, rank_of, time_of, whole
+from sentinel.sources.step_and_loss import (
     EVALUATES,
     VALUE,
+    Counted,
+    Epochs,
     Loss,
+    counted_in,
     other_training_loss,
     training_loss_in,
     validation_loss_in,
 )
-from sentinel.sources.line_steps import Counted, Epochs, counted_in
-from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.sources.step_kinds import Kind, StepKinds
 from sentinel.vocabulary.errors import LineError
 
@@ -98,7 +100,7 @@ class Generic(Decoder):
         self.note = ""
         self._from_zero = self._of_fairseq = False
         self._epochs = Epochs()
-        self._kinds = StepKinds()
+        self.kinds = StepKinds()
         self._kind = Kind(False, 0, "", "")  # of the line before
         self._columns: dict[str, re.Pattern[str]] = {}
         self._loss = ""  # the name of the loss that is asked for
@@ -111,16 +113,11 @@ class Generic(Decoder):
         self._loss = columns.get("loss", "")
 
     def learn(self, other: Decoder) -> None:
-        if isinstance(other, Generic):
-            self._kinds = other._kinds.afresh()
-
-    @property
-    def left_out(self) -> int:
-        return sum(self._kinds.left_out.values())
+        self.kinds = other.kinds.afresh()
 
     @property
     def notes(self) -> list[str]:
-        return [note for note in (self.note, self._kinds.note, AS_FAIRSEQ if self._of_fairseq else "") if note]
+        return [*super().notes, *([AS_FAIRSEQ] if self._of_fairseq else [])]
 
     def decode(self, line: str) -> Sequence[Event] | None:
         if len(line) > _LONGEST or not ("oss" in line or "OSS" in line or "xent" in line or self._loss):
@@ -146,7 +143,7 @@ class Generic(Decoder):
         kind = (valid is not None, loss.rank, counted.word, loss.name)
         if kind != self._kind:
             self._kind = Kind(*kind)
-        if not self._kinds.take(self._kind, counted.step):
+        if not self.kinds.take(self._kind, counted.step):
             return beside
         reading = self._reading(counted, head, rest, loss.text)
         if not counted.redrawn:
@@ -167,20 +164,12 @@ class Generic(Decoder):
         loss = training_loss_in(text)
         if loss is not None and self._looks < _LOOKED_AT:
             self._looks += 1
-            if not self._kinds.problem and (other := other_training_loss(text, loss)) is not None:
-                self._kinds.problem = (
+            if not self.kinds.problem and (other := other_training_loss(text, loss)) is not None:
+                self.kinds.problem = (
                     f"two losses of a line may be the training loss: {loss.name} {loss.text} and {other.name} "
                     f"{other.text}; say which with --column loss={loss.name}"
                 )
         return loss
-
-    @property
-    def problem(self) -> str:
-        return self._kinds.problem
-
-    @property
-    def displaced(self) -> str:
-        return self._kinds.displaced
 
     def end(self) -> Sequence[Event]:
         """A progress bar's last step."""

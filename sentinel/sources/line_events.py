@@ -10,6 +10,7 @@ from typing import Any
 
 from sentinel.sources.column_names import meaning
 from sentinel.sources.line_text import number, time_of, whole
+from sentinel.sources.step_kinds import StepKinds
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, seconds_problem, whole_problem
 
@@ -84,24 +85,12 @@ class Decoder:
     names: Mapping[str, str] = {}
     """Names that the user gives: theirs to the field of ours."""
 
+    kinds = StepKinds()
+    """Of the lines, where a step may stand in several kinds of them; else it stays empty."""
+
     @property
     def notes(self) -> list[str]:
-        return [self.note] if self.note else []
-
-    @property
-    def problem(self) -> str:
-        """Why the lines can be read in two ways; a sentence, or empty."""
-        return ""
-
-    @property
-    def displaced(self) -> str:
-        """The same, where it was seen after lines had been read in the wrong way."""
-        return ""
-
-    @property
-    def left_out(self) -> int:
-        """Lines with a step that are not the training loop's."""
-        return 0
+        return [note for note in (self.note, self.kinds.note) if note]
 
     def ask(self, columns: Mapping[str, str]) -> None:
         """Takes the names that the user gives, field to name."""

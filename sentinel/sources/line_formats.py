@@ -12,8 +12,8 @@ from sentinel.sources.dict_lines import Fairseq, JsonLines, Metaseq, MlPerf
 from sentinel.sources.generic_lines import Generic, NanoGpt
 from sentinel.sources.huggingface_lines import HuggingFace
 from sentinel.sources.line_decoders import BlockPattern, LineFormat, LinePattern
-from sentinel.sources.line_losses import EVALUATES
 from sentinel.sources.megatron_lines import GptNeox, Megatron, NeMo
+from sentinel.sources.step_and_loss import EVALUATES
 from sentinel.vocabulary.errors import ConfigError
 
 FORMATS: tuple[LineFormat, ...] = (

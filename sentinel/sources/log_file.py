@@ -67,7 +67,7 @@ class LineReader:
     @property
     def refusal(self) -> str:
         """Why the lines that were read are not to be judged; a sentence, or empty."""
-        return self.decoder.problem or self.decoder.displaced
+        return self.decoder.kinds.problem or self.decoder.kinds.displaced
 
     @property
     def note(self) -> str:
@@ -85,7 +85,7 @@ class LineReader:
             "steps": self.readings,
             "evaluations": self.evaluations,
             "repeated": self._merge.repeated,
-            "left_out": self.decoder.left_out,
+            "left_out": sum(self.decoder.kinds.left_out.values()),
             "unreadable": self.unreadable,
             "other": self.foreign,
         }
@@ -246,7 +246,7 @@ def _recognised(path: Path, columns: Mapping[str, str]) -> LineReader:
     if best is None and columns:
         named = " and ".join(f"{ours}={theirs}" for ours, theirs in columns.items())
         raise ConfigError(f"{path}: no line has a step and a loss by the names of --column {named}")
-    if refusal := trial.refusal or (best.decoder.problem if best is not None else ""):
+    if refusal := trial.refusal or (best.decoder.kinds.problem if best is not None else ""):
         raise ConfigError(f"{path}: {refusal}")
     if best is None:
         names = ", ".join(each.name for each in FORMATS)

@@ -121,6 +121,9 @@ def _reader(hint: Any, form: Form) -> Read:
         return _mapping(arguments[1], form)
     if form.json and hasattr(hint, "from_json"):
         return _by_itself(hint, form)
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):  # a NamedTuple is a list
+        items = _list(tuple(typing.get_type_hints(hint, include_extras=True).values()), form)
+        return lambda value, key: hint(*items(value, key))
     if is_dataclass(hint):
         return lambda value, key: read(typing.cast("type[Any]", hint), value, key, form)
     return _ranged(int, form.whole, form) if hint is int and form.whole is not None else _scalar(hint, form)

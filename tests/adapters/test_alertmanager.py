@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.paging import settings
-from sentinel.adapters.paging.channels import Channel, channel_of
+from sentinel.adapters.paging.channels import Channel
 from sentinel.plan.page import trial_page
 from sentinel.vocabulary.errors import PagerError
 from tests.adapters import servers
@@ -59,7 +59,7 @@ def _alerts(url: str) -> list[dict[str, Any]]:
 
 
 def _channel(url: str) -> Channel:
-    return channel_of(settings.Alertmanager(url=f"{url}/"), {})
+    return Channel(settings.Alertmanager(url=f"{url}/"), {})
 
 
 def test_an_incident_fires_becomes_critical_and_is_resolved(alertmanager: str, phone: Receiver) -> None:

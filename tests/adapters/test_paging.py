@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from sentinel.adapters.paging import settings
-from sentinel.adapters.paging.channels import Channel, channel_of
+from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Delivery, Outbox
 from sentinel.plan.page import Page
 from sentinel.vocabulary.errors import ConfigError, FilesystemUnavailable, PagerError
@@ -58,7 +58,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def webhook(url: str, environ: dict[str, str] | None = None, **keys: Any) -> Channel:
-    return channel_of(settings.Webhook(url=url, **{"timeout_s": 60.0} | keys), environ or {})
+    return Channel(settings.Webhook(url=url, **{"timeout_s": 60.0} | keys), environ or {})
 
 
 def test_a_webhook_gets_the_page_as_json_with_a_text_for_chats(web: Receiver) -> None:
@@ -87,10 +87,10 @@ def test_a_token_comes_from_the_environment_or_a_file_that_may_change(web: Recei
 
 def test_an_address_can_be_a_secret_itself(web: Receiver) -> None:
     of = settings.Webhook(url_env="HOOK")
-    channel_of(of, {"HOOK": f"{web.url}/{TOKEN}"}).send(page())
+    Channel(of, {"HOOK": f"{web.url}/{TOKEN}"}).send(page())
     assert web.requests[0]["path"] == f"/page/{TOKEN}"
     with pytest.raises(ConfigError, match="url_env: the environment has no HOOK"):
-        channel_of(of, {}).check()
+        Channel(of, {}).check()
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_https_trusts_who_is_to_be_trusted(certificate: tuple[Path, Path]) -> No
 
 def mail(port: int, environ: dict[str, str] | None = None, **keys: Any) -> Channel:
     facts: dict[str, Any] = {"host": "localhost", "port": port, "sender": "s@example.com", "to": ("a@example.com",)}
-    return channel_of(settings.Mail(**facts | {"timeout_s": 60.0} | keys), environ or {})
+    return Channel(settings.Mail(**facts | {"timeout_s": 60.0} | keys), environ or {})
 
 
 @pytest.mark.parametrize("security", ["starttls", "tls"])
@@ -223,7 +223,7 @@ def test_a_mail_server_that_says_nothing_is_left_after_its_time() -> None:
 
 
 def command(*words: str, environ: dict[str, str] | None = None, **keys: Any) -> Channel:
-    return channel_of(settings.Command(command=words, **{"timeout_s": 60.0} | keys), environ or {})
+    return Channel(settings.Command(command=words, **{"timeout_s": 60.0} | keys), environ or {})
 
 
 KEEPS = """

@@ -94,3 +94,17 @@ def test_calibration_is_nought_where_what_is_predicted_comes() -> None:
     assert len(at_ages(seen)) == 100
     wrong = [replace(t, spikes=(replace(t.spikes[0], never=False),)) for t in of]
     assert calibration(wrong, {s.family: POOLED for s in seen}).error == pytest.approx(cell.never)
+
+
+def test_the_range_of_the_calibration_error_is_wider_where_few_families_are_known() -> None:
+    cell = POOLED[1, "alone"][AGES.index(96)]
+    widths = []
+    for families in (1, 4, 100):
+        seen = [spike(f"f{n % families}", 96, never=n % families < families * cell.never) for n in range(100)]
+        of = [Traced(curve=replace(WELL, family=s.family), verdicts=(), spikes=(s,)) for s in seen]
+        found = calibration(of, {s.family: POOLED for s in seen})
+        low, high = found.error_range
+        assert low <= found.error <= high
+        widths.append(high - low)
+    assert widths[0] == 0  # one family says nothing of another
+    assert widths[1] > 2 * widths[2] > 0

@@ -25,7 +25,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.cli.demo import summary
 from sentinel.config import load_config
 from sentinel.demo import story
-from sentinel.demo.configuration import DEMO, Recipe, trainer_command, write_configuration
+from sentinel.demo.configuration import WITHOUT_LAYERNORMS, Recipe, trainer_command, write_configuration
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident_events import fold
@@ -56,7 +56,7 @@ def test_a_run_that_really_diverges_is_saved(demo: tuple[dict[str, Any], Path]) 
     assert first["steps_loss_ratio_gt_1_2"] > 10
     assert last["verdict"] == "recovered"
     assert last["steps_loss_ratio_gt_1_2"] < first["steps_loss_ratio_gt_1_2"]
-    assert last["last_step"] == 240
+    assert last["last_step"] == 700
     assert report["final_validation_loss"] < 0.9 * first["validation_loss"]
 
 
@@ -71,7 +71,7 @@ def test_the_judge_has_its_default_patience(demo: tuple[dict[str, Any], Path]) -
 def test_a_seed_that_does_not_diverge_is_moved_aside_and_the_next_one_trained_three_at_most(tmp_path: Path) -> None:
     """Two steps can't diverge, so that this costs three starts of trainer and watch, and no training."""
     said: list[str] = []
-    report = tell(4, tmp_path, said.append, replace(DEMO, steps=2))
+    report = tell(4, tmp_path, said.append, replace(WITHOUT_LAYERNORMS, steps=2))
     assert (report.seed, report.calm_seeds, report.diverged, report.recovered) == (6, (4, 5, 6), False, False)
     assert [line for line in said if "did not diverge" in line] == [
         f"! seed {seed} did not diverge on this machine; its run is now in "
@@ -94,7 +94,7 @@ def test_a_watch_that_ends_in_an_error_is_said_and_no_seed_counts_as_calm(
 
     monkeypatch.setattr(story, "write_configuration", misspelt)
     with pytest.raises(PermanentError, match=r"`sentinel watch` ended with exit code 2: .*pol_interval_s"):
-        tell(0, tmp_path, lambda _: None, replace(DEMO, steps=2))
+        tell(0, tmp_path, lambda _: None, replace(WITHOUT_LAYERNORMS, steps=2))
     assert not (tmp_path / "seed-0-did-not-diverge").exists()
 
 
@@ -125,7 +125,7 @@ def test_the_other_commands_tell_the_same_story(demo: tuple[dict[str, Any], Path
 
     run = ("--run", str(folder / "demo.toml"))
     status = asked("status", *run)
-    assert (status["verdict"], status["global_step"], status["mode"]) == ("finished", 240, "act")
+    assert (status["verdict"], status["global_step"], status["mode"]) == ("finished", 700, "act")
     assert [i["outcome"] for i in asked("incidents", *run)] == ["recovered"]
     rows = asked("correlate", *run)
     assert [row["signal"] for row in rows][:2] == ["adam_variance_l1", "adam_variance_max"]

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from torch import nn
 
+from sentinel.vocabulary.training_settings import TrainingSettings
 from tests.hooks.matrix import batch, model
 from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
@@ -30,7 +31,7 @@ SECOND = {"beta2": 0.9, "weight_decay": 0.3, "clip": 0.5}
 
 CHANGES: dict[str, dict[str, Any]] = {
     "configured": {},
-    "changed": {"beta1": 0.5, "beta2": 0.95, "weight_decay": 0.1, "clip_grad": 0.02},
+    "changed": {"adam_beta1": 0.5, "adam_beta2": 0.95, "weight_decay": 0.1, "clip_grad": 0.02},
     "reset": {},
 }
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -86,7 +87,7 @@ def reference(change: str) -> list[float]:
                 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
             wanted = CHANGES[change]
             for group in optimizer.param_groups:
-                group["betas"] = (wanted.get("beta1", 0.9), wanted.get("beta2", SECOND["beta2"]))
+                group["betas"] = (wanted.get("adam_beta1", 0.9), wanted.get("adam_beta2", SECOND["beta2"]))
                 group["weight_decay"] = wanted.get("weight_decay", SECOND["weight_decay"])
             clip = wanted.get("clip_grad", SECOND["clip"])
         optimizer.zero_grad()
@@ -111,7 +112,7 @@ def run_case(stage: int, precision: str, change: str, folder: str) -> dict[str, 
     configured = AdamSettings.of(engine)
     engine.load_checkpoint(folder, tag="saved")
     brought_back = adam_settings.facts(engine)
-    configured.impose(engine, **CHANGES[change])
+    configured.impose(engine, TrainingSettings(**CHANGES[change]))
     full = adam_settings.moments_are_zero(engine)
     if change == "reset":
         adam_settings.reset_moments(engine)

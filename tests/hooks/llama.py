@@ -22,8 +22,8 @@ from torch.utils.data import Dataset
 from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from sentinel.vocabulary.overrides import Free
-from trainer_hooks.gpt.decided import read_overrides
 from trainer_hooks.huggingface import StabilityCallback
+from trainer_hooks.state_files import read_overrides
 
 SEQLEN = 32
 DEEPSPEED = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.vocabulary.training_settings import TrainingSettings
 from tests.hooks.adam_matrix import CHANGES, FIRST, SECOND
 from tests.hooks.torchrun import lines_of
 from tests.tiers import full
@@ -31,8 +32,8 @@ def test_what_is_decided_holds_over_it_and_still_after_the_next_steps(cases: lis
     for case in cases:
         wanted = CHANGES[case["change"]]
         told = {
-            "adam_beta1": wanted.get("beta1", 0.9),
-            "adam_beta2": wanted.get("beta2", SECOND["beta2"]),
+            "adam_beta1": wanted.get("adam_beta1", 0.9),
+            "adam_beta2": wanted.get("adam_beta2", SECOND["beta2"]),
             "weight_decay": wanted.get("weight_decay", SECOND["weight_decay"]),
             "gradient_clipping": wanted.get("clip_grad", SECOND["clip"]),
             "precision": case["precision"],
@@ -69,8 +70,8 @@ def test_groups_that_are_decayed_differently_or_not_at_all_are_told_apart() -> N
     optimizer = SimpleNamespace(param_groups=groups)
     engine = SimpleNamespace(optimizer=optimizer, gradient_clipping=lambda: 1.0, _config=SimpleNamespace())
     configured = AdamSettings.of(engine)
-    configured.impose(engine, weight_decay=0.1)  # as it was: sentinel names what it does not change, too
+    configured.impose(engine, TrainingSettings(weight_decay=0.1))  # as it was: named, and no change
     assert [group["weight_decay"] for group in groups] == [0.1, 0.05, 0.0]
-    configured.impose(engine, weight_decay=0.2, beta2=0.95, eps=1e-6)
+    configured.impose(engine, TrainingSettings(weight_decay=0.2, adam_beta2=0.95, adam_eps=1e-6))
     assert [group["weight_decay"] for group in groups] == [0.2, 0.2, 0.0]
     assert [(group["betas"], group["eps"]) for group in groups] == [((0.9, 0.95), 1e-6)] * 3

@@ -23,8 +23,8 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from trainer_hooks.gpt.arguments import parse
-from trainer_hooks.gpt.decided import read_overrides
 from trainer_hooks.gpt.schedules import Schedules
+from trainer_hooks.state_files import read_overrides
 
 FULL = 64
 """Tokens per sample of these runs, of 4 samples a step."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from trainer_hooks.errors import Guard
 from trainer_hooks.gpt.model import GPT, Shape
 from trainer_hooks.sample.logits import Logits, largest_magnitude, watch_outputs
+from trainer_hooks.sample.meter import Meter, _Step
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,16 @@ def test_an_output_with_logits_is_read_where_the_model_trains(output: Any, train
     watch_outputs(model, hook)
     assert model() is output
     assert (seen, hook.guard.errors) == (told, 0)
+
+
+def test_only_the_first_micro_batch_of_a_step_that_is_due_is_read() -> None:
+    meter: Any = object.__new__(Meter)
+    meter._interval_steps, meter._step = 10, _Step()
+    meter._engine = SimpleNamespace(global_steps=8)
+    meter.logits_seen(output_logit=lambda: pytest.fail("step 9 is not due"))
+    meter._engine.global_steps = 9
+    meter.logits_seen(attention_logit=3.0, output_logit=None)
+    meter.logits_seen(attention_logit=lambda: torch.tensor([-5.0]), output_logit=1.0)
+    assert {name: float(x) for name, x in meter._step.logits.items()} == {"attention_logit": 5.0, "output_logit": 1.0}
+    meter._step.losses.append(torch.ones(()))
+    meter.logits_seen(output_logit=lambda: pytest.fail("the second micro-batch, or a recomputation"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer_hooks.integrations.megatron_schedules import lr_schedule, seqlen_schedule
+from trainer_hooks.integrations.megatron import lr_schedule, seqlen_schedule
 
 OLDER = {"warmup_steps": 200, "decay_steps": 4000, "decay_tokens": None, "decay_style": "cosine", "warmup_tokens": 0}
 NEWER = {f"lr_{name}": value for name, value in (OLDER | {"warmup_tokens": None}).items()}

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from sentinel.vocabulary.errors import ConfigError
 from tests.hooks.random_ltd_cases import Keeps
 from trainer_hooks.random_ltd import RandomLtd
-from trainer_hooks.random_ltd.arguments import Selection
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
+from trainer_hooks.random_ltd.layer import Selection
 
 B, T, KEPT = 3, 12, 5
 CPU = torch.device("cpu")

@@ -14,12 +14,11 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind, judge
 from sentinel.plan.actions import describe
-from sentinel.plan.decision import decide, has_not_healed, plan_recovery
+from sentinel.plan.decision import Wanted, decide, has_not_healed, plan_by_hand, plan_recovery
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.incident import Rollback, Wait, digest_of
 from sentinel.plan.liveness import life_of
-from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import JobsSeen, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import Check, outcome, prove

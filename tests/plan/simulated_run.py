@@ -28,12 +28,12 @@ from sentinel.plan.actions import (
     StopProbe,
     WriteOverrides,
 )
+from sentinel.plan.baseline import OnsetReadings
 from sentinel.plan.bisect_rung import asks_for_cause
 from sentinel.plan.incident import Adoption, Approval, Incident, Proof
 from sentinel.plan.incident_events import closed, fold
 from sentinel.plan.look import Look, Memory, Outcome, started_for
 from sentinel.plan.observation import BisectSeen, Life, RunState
-from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.policy import Policy
 from sentinel.plan.race import Standing
 from sentinel.plan.turn import next_turn

@@ -8,9 +8,8 @@ import pytest
 
 from sentinel.jobscript.script_changes import CARRIED
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.decision import decide
+from sentinel.plan.decision import Wanted, decide, plan_by_hand
 from sentinel.plan.ladder import Rung
-from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.mitigation import changed_keys, plain_overrides
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy

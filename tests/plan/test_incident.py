@@ -13,11 +13,10 @@ from sentinel.act.undo import undo_incident
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan import incident_events as events
 from sentinel.plan.actions import QuarantineCheckpoints, StartJob, to_json
-from sentinel.plan.baseline import Baseline
+from sentinel.plan.baseline import Baseline, onset_readings
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Incident, Proof, Rollback
 from sentinel.plan.incident_events import fold
-from sentinel.plan.onset import onset_readings
 from sentinel.plan.proof import Check, outcome, prove
 from sentinel.plan.sentences import sentence, story
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError

@@ -28,11 +28,10 @@ from sentinel.plan.actions import (
     describe,
 )
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.decision import choose_target, decide, plan_recovery
+from sentinel.plan.decision import Wanted, choose_target, decide, plan_by_hand, plan_recovery
 from sentinel.plan.forecast import price
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.ladder import Rung
-from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import Checkpoint, JobsSeen, RunState, WandbSeen, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.restart import plan_hang, plan_restart

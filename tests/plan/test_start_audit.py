@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.starts import left_by_others
+from sentinel.act.starts import Starts, left_by_others
 from sentinel.judge.history import History
-from sentinel.plan.incident import Proof
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.incident import Event, Proof
+from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.start import Ancestor, Start, Trail
 from sentinel.plan.start_audit import Continued, audit
@@ -262,3 +266,39 @@ def test_a_checkpoint_that_the_attempt_may_be_saving_over_an_earlier_one_is_not_
     state = RunState(now_unix_s=2.0, checkpoints=(half,), last_step=seen, step_time_s=0.1)
     found = left_by_others(history.attempts[2], history, state, took_s=0.3)
     assert (found and found.global_step) == newest
+
+
+BY_SENTINEL = {"event": "intent", "incident": None, "action": {"kind": "point_latest"}, "newest_attempt": 1}
+BEFORE_IT = {**BY_SENTINEL, "newest_attempt": 0}
+
+
+@pytest.mark.parametrize(
+    ("resumed_from", "own", "latest", "events", "fault"),
+    [
+        (None, True, "global_step10", (), "started from scratch"),
+        (None, True, "global_step10", (BEFORE_IT,), "started from scratch"),
+        (None, True, "global_step10", (BY_SENTINEL,), None),  # a rung may have wanted it
+        (None, True, "global_step10", ({**BY_SENTINEL, "newest_attempt": None},), None),
+        (20, True, "global_step10", (), None),  # which of them was in `latest` is not known
+        (None, False, "global_step40", (), "started from scratch"),
+        (None, False, None, (), "started from scratch"),
+    ],
+)
+def test_a_start_from_scratch_is_told_also_once_latest_names_what_it_has_saved(
+    resumed_from: int | None, own: bool, latest: str | None, events: tuple[Event, ...], fault: str | None
+) -> None:
+    history = History()
+    for step in (20, 40):
+        history.push(CheckpointSaved(attempt=1, global_step=step, time_unix_s=0.0, tag=f"global_step{step}"))
+    history.push(RunStarted(attempt=2, time_unix_s=1.0, resumed_from=resumed_from))
+    first = (resumed_from or 0) + 1
+    for step in range(first, first + 12):
+        history.push(sample(step, attempt=2))
+    if own:
+        history.push(CheckpointSaved(attempt=2, global_step=10, time_unix_s=2.0, tag="global_step10"))
+    saves = tuple(Checkpoint(tag=f"global_step{step}", global_step=step, complete=True) for step in (10, 40))
+    run = RunState(now_unix_s=9.0, checkpoints=saves, latest_tag=latest, last_step=first + 11, step_time_s=0.1)
+    verdict = Verdict(kind=VerdictKind.HEALTHY, reason="")
+    look = Look(history=history, series=Series(Thresholds()), run=run, verdict=verdict, events=events)
+    found = Starts().audit(look)
+    assert (found and found.fault) == fault

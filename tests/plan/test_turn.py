@@ -14,13 +14,12 @@ from sentinel.judge.events import EventKind
 from sentinel.judge.recovery_check import Answer, Recovery
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
-from sentinel.plan.baseline import Baseline
+from sentinel.plan.baseline import Baseline, OnsetReadings
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
 from sentinel.plan.ladder import Rung
 from sentinel.plan.look import Failure, Memory, Outcome
 from sentinel.plan.observation import AttemptSeen, JobsSeen, Sign, WriterSeen
-from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
 from sentinel.plan.turn_incident import to_preview

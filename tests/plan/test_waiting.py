@@ -13,12 +13,11 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan import incident_events as events
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.decision import decide, has_not_healed, onset_past, plan_recovery
+from sentinel.plan.decision import Wanted, decide, has_not_healed, onset_past, plan_by_hand, plan_recovery
 from sentinel.plan.incident import Event, Incident, Wait
 from sentinel.plan.incident_events import fold
 from sentinel.plan.ladder import Rung
 from sentinel.plan.look import Look, Outcome
-from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import JobsSeen, RunState
 from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.sentences import sentence

@@ -284,6 +284,17 @@ def test_the_outcome_beside_a_run_that_rose_by_little(ill: float, loss: float, o
     assert result_of(probe("one"), _attempt(samples), window).outcome == outcome
 
 
+@pytest.mark.parametrize(("rises", "outcome"), [(True, "diverged"), (False, "calm")])
+def test_of_a_run_that_came_back_the_losses_up_to_its_alarm_are_compared(rises: bool, outcome: str) -> None:
+    def loss(step: int) -> float:
+        return 4.5 if ONSET <= step < ALARM - 6 else 3.05
+
+    after = {step: replace(s, loss=loss(step)) for step, s in WINDOW.after.items()}
+    window = replace(WINDOW, after=after, thresholds=Thresholds(patience_steps=100))
+    samples = [replace(s, loss=loss(s.global_step) if rises else 3.05) for s in readings(range(AT + 1, ALARM + 1))]
+    assert result_of(probe("one"), _attempt(samples), window).outcome == outcome
+
+
 def _attempt(samples: list[Sample]) -> Any:
     from sentinel.judge.history import Attempt
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.adapters.checkpoint_files import deepspeed
 from tests.adapters.servers import running
+from tests.e2e.kill_points import live
 from tests.e2e.test_bisect import configured
-from tests.e2e.test_watch import inventory, live
 from tests.slurm.cluster import Cluster, until
 from tests.slurm.test_recovery import incidents, job_script
 from tests.tune.runs import SENTINEL
@@ -20,7 +20,7 @@ from tests.tune.runs import SENTINEL
 pytestmark = pytest.mark.full
 
 # A trainer of a few lines. Its line of weights is ill from step 45 on, unless it begins anew before step 30; each
-# checkpoint keeps the line that it is of. A restart takes its seed from overrides.json, and waits at step 60 for GO.
+# checkpoint keeps the line that it is of. A restart takes its seed from overrides.json, and waits after 5 steps for GO.
 TRAINER = """
 import json, os, pathlib, shutil, sys, time
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
@@ -56,7 +56,7 @@ for step in range(at + 1, last + 1):
         (saves / "part").rename(made)
         (saves / "latest").write_text(made.name)
     time.sleep(0.04)
-    while told and step == 60 and not (pathlib.Path(flags["template"]).with_name("GO")).exists():
+    while told and step == at + 5 and not (pathlib.Path(flags["template"]).with_name("GO")).exists():
         time.sleep(0.1)
 tell(RunFinished(attempt=number, time_unix_s=time.time(), global_step=last, reason="finished"))
 """
@@ -110,7 +110,7 @@ def test_three_probes_race_as_jobs_the_watch_is_killed_and_the_healthiest_become
         watch.kill()
         watch.wait()
     assert not over(run)
-    before = live(inventory(run))
+    before = live(run)
     purged = sentinel("purge", "incident-1", "--run", str(ill), "--yes")
     assert (purged.returncode, "only a closed incident's" in purged.stderr) == (2, True), purged.stderr
     with running(*line, folder=run, name="second") as watch:
@@ -127,4 +127,4 @@ def test_three_probes_race_as_jobs_the_watch_is_killed_and_the_healthiest_become
     assert {name: names[name] for name in probes} == dict.fromkeys(probes, 1), "a probe that runs is followed on"
     undone = sentinel("undo", "--run", str(ill), "--yes")
     assert undone.returncode == 0, undone.stderr
-    assert live(inventory(run)) == before
+    assert live(run) == before

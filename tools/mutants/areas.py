@@ -78,7 +78,7 @@ AREAS: tuple[Area, ...] = (
     ),
     Area(
         name="pacing and schedules",
-        code=("sentinel/vocabulary/pacing/*.py", "trainer_hooks/gpt/schedules.py", "trainer_hooks/gpt/decided.py"),
+        code=("sentinel/vocabulary/pacing/*.py", "trainer_hooks/gpt/schedules.py", "trainer_hooks/state_files.py"),
         tests=(
             "tests/vocabulary/test_pacing.py",
             "tests/vocabulary/test_deepspeed_blocks.py",

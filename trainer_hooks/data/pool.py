@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.index import Index
 
+_FORM = Form(error=DataError, name="the checkpoint's curriculum state", ignores_unknown=True)
 Counts = tuple[int, ...]
 """For each metric, how many samples it lets in: the first so many of its index."""
 
@@ -82,8 +84,7 @@ def _within(index: Index, samples: NDArray[Any], count: int) -> NDArray[np.bool_
     return within
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(NamedTuple):
     """What joined a pass at once."""
 
     up_to: Counts
@@ -119,29 +120,12 @@ class Progress:
     """Of the present pass."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a checkpoint's client state holds it."""
-        segments = [[list(s.up_to), s.size, s.drawn, [list(pair) for pair in s.seeds]] for s in self.segments]
-        counted = {"position": self.position, "step": self.step, "passes": self.passes}
-        return {**counted, "let_in": list(self.let_in), "segments": segments}
+        """As a checkpoint's client state holds it; a segment is a list."""
+        return fields_of(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Progress:
         """What to_json gave. DataError when it is something else."""
-        try:
-            return cls(
-                position=int(data["position"]),
-                step=int(data["step"]),
-                passes=int(data["passes"]),
-                let_in=tuple(map(int, data["let_in"])),
-                segments=tuple(
-                    Segment(
-                        up_to=tuple(map(int, up_to)),
-                        size=int(size),
-                        drawn=int(drawn),
-                        seeds=tuple((int(at), int(seed)) for at, seed in seeds),
-                    )
-                    for up_to, size, drawn, seeds in data["segments"]
-                ),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"the checkpoint's curriculum state can't be read: {error!r}") from error
+        if isinstance(data, Mapping) and (missing := [f.name for f in fields(cls) if f.name not in data]):
+            raise DataError(f"{_FORM.name} can't be read: it has no {missing[0]!r}")
+        return read(cls, data, _FORM.name, _FORM)

@@ -22,15 +22,14 @@ from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.arguments import shape, with_free_options
 from trainer_hooks.gpt.data import Corpus, load_corpus
 from trainer_hooks.gpt.data_path import DataPath
-from trainer_hooks.gpt.decided import read_overrides
 from trainer_hooks.gpt.deepspeed_json import deepspeed_config, users_own
 from trainer_hooks.gpt.model import GPT
 from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
-from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
-from trainer_hooks.save_request import SaveRequest
+from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
+from trainer_hooks.state_files import SaveRequest, read_overrides
 
 FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
 
@@ -85,7 +84,7 @@ class Trainer:
         self.progress, rng = checkpoint.load(self.engine, settings.save)
         self.resumed_from = self.progress.step or None
         self.saved_step = self.progress.step
-        self._set_adam(adam)
+        adam.impose(self.engine, self.standing)
         self.data = DataPath(
             self.engine,
             self.corpus,
@@ -207,18 +206,6 @@ class Trainer:
             global_batch_samples=self.data.samples,
         )
 
-    def _set_adam(self, configured: AdamSettings) -> None:
-        """What is configured holds over what the checkpoint has brought back, and what sentinel decided over both."""
-        standing = self.standing
-        configured.impose(
-            self.engine,
-            beta1=standing.adam_beta1,
-            beta2=standing.adam_beta2,
-            eps=standing.adam_eps,
-            weight_decay=standing.weight_decay,
-            clip_grad=standing.clip_grad,
-        )
-
     def _apply_once(self) -> None:
         """One-shot changes: only when resuming exactly at the anchor, and never a second time."""
         overrides, progress = self.overrides, self.progress
@@ -232,16 +219,9 @@ class Trainer:
         if once.seed is not None:  # of what is left: the samples skipped at this position stay where they are
             at = self.data.order.first(progress.consumed_samples) if once.skip_samples else progress.consumed_samples
             self.data.order.reseed(at, once.seed)
-        if once.reset_moments and progress.step:
-            reset_moments(self.engine)
-            if not moments_are_zero(self.engine):
-                raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
-            progress.moments_reset_steps = (*progress.moments_reset_steps, progress.step)
-        if once.loss_scale is not None:
-            if self.settings.precision != "fp16":
-                raise OverridesError(f"overrides.json: loss_scale: only fp16 has one, not {self.settings.precision}")
-            set_loss_scale(self.engine, once.loss_scale)
-        progress.applied_once = (*progress.applied_once, once.id)
+        if once.loss_scale is not None and self.settings.precision != "fp16":
+            raise OverridesError(f"overrides.json: loss_scale: only fp16 has one, not {self.settings.precision}")
+        apply_once(once, self.engine, progress, progress.step)
 
     def _report_start(self) -> None:
         settings, progress, schedules = self.settings, self.progress, self.schedules

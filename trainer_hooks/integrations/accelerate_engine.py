@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from trainer_hooks.sample.engine_calls import before
 from trainer_hooks.sample.logits import watch_outputs
 
 if TYPE_CHECKING:
@@ -73,17 +74,9 @@ class AccelerateEngine:
     def watched_by(self, hook: Hook) -> None:
         """From now on the hook sees each loss and each update."""
         self._hook = hook
-        accelerator, backward, clip = self._accelerator, self._accelerator.backward, self._accelerator.clip_grad_norm_
-
-        def hooked_backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
-            hook.loss_seen(loss, of_many=False)  # Trainer has divided it
-            return backward(loss, *args, **kwargs)
-
-        def hooked_clip(*args: Any, **kwargs: Any) -> Any:
-            self.update_coming()
-            return clip(*args, **kwargs)
-
-        accelerator.backward, accelerator.clip_grad_norm_ = hooked_backward, hooked_clip
+        # Trainer has divided the loss
+        before(self._accelerator, "backward", lambda loss, *_, **__: hook.loss_seen(loss, of_many=False))
+        before(self._accelerator, "clip_grad_norm_", lambda *_, **__: self.update_coming())
         self._watching = watch_outputs(self._model, hook)
 
     def update_coming(self) -> None:

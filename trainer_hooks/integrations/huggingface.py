@@ -28,7 +28,7 @@ from trainer_hooks.integrations.accelerate_engine import AccelerateEngine, why_n
 from trainer_hooks.integrations.huggingface_applied import Applied
 from trainer_hooks.integrations.huggingface_changes import agreed_overrides, largest_of_ranks
 from trainer_hooks.integrations.huggingface_progress import Progress
-from trainer_hooks.save_request import SaveRequest
+from trainer_hooks.state_files import SaveRequest
 
 _KEY = "sentinel"
 """The callback's state among the `stateful_callbacks` of trainer_state.json. Not by ExportableState: Trainer's next

@@ -11,9 +11,8 @@ from sentinel.vocabulary.overrides import Free, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 from trainer_hooks.errors import Guard
 from trainer_hooks.integrations.huggingface_changes import (
-    apply_once,
+    apply_all_once,
     due,
-    impose,
     largest_of_ranks,
     refuse,
     what_applies,
@@ -22,6 +21,7 @@ from trainer_hooks.integrations.huggingface_lengths import Lengths, why_not_shor
 from trainer_hooks.integrations.huggingface_lr import DecidedLr, schedule_of
 from trainer_hooks.integrations.huggingface_order import TrainOrder, why_not_ordered
 from trainer_hooks.integrations.huggingface_progress import Fed, Progress
+from trainer_hooks.sample.adam_settings import AdamSettings
 
 
 class Applied:
@@ -57,13 +57,13 @@ class Applied:
         once = due(decided, progress, step)
         if decided is not None:
             refuse(decided, once, self.applies, why)
-            impose(self._engine, decided)
+            AdamSettings.of(self._engine).impose(self._engine, standing)
         self._order: TrainOrder | None = None
         if why["seed"] is None:
             new = [r for r in standing.skipped or () if r not in progress.skipped]
             self._order = TrainOrder(trainer, loader, progress.reseeds, (*progress.skipped, *new))
         if once is not None:
-            apply_once(once, self._engine, self._order, progress, step)
+            apply_all_once(once, self._engine, self._order, progress, step)
         self._lr = self._decided_lr() if "lr" in own else None
         self._lengths: Lengths | None = None
         if (seqlen := standing.seqlen) is not None and "seqlen" in own:

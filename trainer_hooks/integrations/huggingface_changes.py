@@ -36,10 +36,10 @@ import torch.distributed as dist
 
 from sentinel.vocabulary.errors import ConfigError, OverridesError
 from sentinel.vocabulary.overrides import STANDING, Once, Overrides, words_of
-from trainer_hooks.gpt.decided import read_overrides
 from trainer_hooks.integrations.huggingface_order import TrainOrder
 from trainer_hooks.integrations.huggingface_progress import Progress
-from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
+from trainer_hooks.sample.adam_settings import apply_once
+from trainer_hooks.state_files import read_overrides
 
 _BY_GROUP = {"betas": ("adam_beta1", "adam_beta2"), "eps": ("adam_eps",), "weight_decay": ("weight_decay",)}
 
@@ -117,31 +117,11 @@ def _is_off(key: str, value: Any) -> bool:
     return key in off and bool(off[key]())
 
 
-def impose(engine: Any, overrides: Overrides) -> None:
-    """Adam's settings and the clipping, over what the checkpoint has brought back."""
-    standing = overrides.standing
-    AdamSettings.of(engine).impose(
-        engine,
-        beta1=standing.adam_beta1,
-        beta2=standing.adam_beta2,
-        eps=standing.adam_eps,
-        weight_decay=standing.weight_decay,
-        clip_grad=standing.clip_grad,
-    )
-
-
-def apply_once(once: Once, engine: Any, order: TrainOrder | None, progress: Progress, global_step: int) -> None:
+def apply_all_once(once: Once, engine: Any, order: TrainOrder | None, progress: Progress, global_step: int) -> None:
     """Each of the one-shot changes, and on the record that the run has had them."""
     if order is not None and (once.seed is not None or once.skip_samples is not None):
         try:
             order.change(global_step, seed=once.seed, skip_samples=once.skip_samples)
         except ConfigError as error:
             raise OverridesError(f"overrides.json: {error}") from error
-    if once.reset_moments and global_step:
-        reset_moments(engine)
-        if not moments_are_zero(engine):
-            raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
-        progress.moments_reset_steps = (*progress.moments_reset_steps, global_step)
-    if once.loss_scale is not None:
-        set_loss_scale(engine, once.loss_scale)
-    progress.applied_once = (*progress.applied_once, once.id)
+    apply_once(once, engine, progress, global_step)

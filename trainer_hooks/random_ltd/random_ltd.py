@@ -13,6 +13,7 @@ from torch import nn
 from sentinel.vocabulary.errors import CheckpointError, ConfigError
 from trainer_hooks.random_ltd.layer import DataRank, DroppingForward, Turn
 from trainer_hooks.random_ltd.routing import Routing, fastest
+from trainer_hooks.sample.engine_calls import before
 
 
 class LayerTokens:
@@ -173,10 +174,13 @@ class RandomLtd:
         """Has the engine itself begin every step, for a loop that is not to be changed. After deepspeed.initialize. A
         pipeline's steps begin in train_batch; any other engine's micro-batches in its forward."""
         if getattr(engine, "is_pipe_parallel", False):
-            _before(engine, "train_batch", lambda: self.begin(engine.global_steps + 1))
+            before(engine, "train_batch", lambda *_, **__: self.begin(engine.global_steps + 1))
             return
-        accumulation = engine.gradient_accumulation_steps
-        _before(engine, "forward", lambda: self.begin(engine.global_steps + 1, engine.micro_steps % accumulation()))
+
+        def begin(*_: Any, **__: Any) -> None:
+            self.begin(engine.global_steps + 1, engine.micro_steps % engine.gradient_accumulation_steps())
+
+        before(engine, "forward", begin)
 
     def remove(self) -> None:
         """Gives every layer its own forward back; the calls that `follow` has set up then change nothing."""
@@ -184,13 +188,3 @@ class RandomLtd:
             dropping = vars(layer).get("forward")
             if isinstance(dropping, DroppingForward):
                 dropping.give_way()
-
-
-def _before(engine: Any, name: str, what: Callable[[], None]) -> None:
-    method = getattr(engine, name)
-
-    def hooked(*args: Any, **kwargs: Any) -> Any:
-        what()
-        return method(*args, **kwargs)
-
-    setattr(engine, name, hooked)

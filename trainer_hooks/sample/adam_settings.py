@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
+from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.overrides import Once, TrainingSettings
 from trainer_hooks.sample.adam_state import inner_optimizers, local
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import is_partitioned
@@ -43,31 +45,23 @@ class AdamSettings:
         """Over the groups; None where the optimizer has no such thing."""
         return _largest_weight_decay(self.groups)
 
-    def impose(
-        self,
-        engine: Any,
-        *,
-        beta1: float | None = None,
-        beta2: float | None = None,
-        eps: float | None = None,
-        weight_decay: float | None = None,
-        clip_grad: float | None = None,
-    ) -> None:
-        """Sets them on the engine, whatever a checkpoint has brought back; what is given replaces what was configured.
-        A group that is not decayed (biases, norms) stays so, and groups that are decayed differently stay different
-        where what is given is no change."""
-        decays = weight_decay is not None and weight_decay != self.largest_weight_decay
+    def impose(self, engine: Any, decided: TrainingSettings) -> None:
+        """Sets them on the engine, whatever a checkpoint brought back; what is decided replaces what was configured. A
+        group that is not decayed (biases, norms) stays so, and groups that are decayed differently stay different
+        where what is decided is no change."""
+        decays = decided.weight_decay not in (None, self.largest_weight_decay)
+        betas = (decided.adam_beta1, decided.adam_beta2)
         for optimizer in inner_optimizers(engine.optimizer):
             for group, configured in zip(optimizer.param_groups, self.groups, strict=False):
                 group.update(configured)
                 if "betas" in configured:
-                    old1, old2 = configured["betas"]
-                    group["betas"] = (old1 if beta1 is None else beta1, old2 if beta2 is None else beta2)
-                if eps is not None and "eps" in configured:
-                    group["eps"] = eps
+                    pairs = zip(configured["betas"], betas, strict=True)
+                    group["betas"] = tuple(old if new is None else new for old, new in pairs)
+                if decided.adam_eps is not None and "eps" in configured:
+                    group["eps"] = decided.adam_eps
                 if decays and configured.get("weight_decay"):
-                    group["weight_decay"] = weight_decay
-        _set_gradient_clipping(engine, self.clip_grad if clip_grad is None else clip_grad)
+                    group["weight_decay"] = decided.weight_decay
+        _set_gradient_clipping(engine, self.clip_grad if decided.clip_grad is None else decided.clip_grad)
 
 
 def facts(engine: Any) -> dict[str, Any]:
@@ -114,6 +108,26 @@ def _set_gradient_clipping(engine: Any, clip_grad: float) -> None:
     engine._config.gradient_clipping = clip_grad  # there is no other way in
     if hasattr(engine.optimizer, "clip_grad"):
         engine.optimizer.clip_grad = clip_grad
+
+
+class Applied(Protocol):
+    """What a checkpoint keeps of the one-shot changes."""
+
+    moments_reset_steps: tuple[int, ...]
+    applied_once: tuple[str, ...]
+
+
+def apply_once(once: Once, engine: Any, record: Applied, step: int) -> None:
+    """The one-shot changes of the optimizer at a start from that step, and on the record that the run has had all of
+    `once`. OverridesError where the moments could not be reset."""
+    if once.reset_moments and step:
+        reset_moments(engine)
+        if not moments_are_zero(engine):
+            raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
+        record.moments_reset_steps = (*record.moments_reset_steps, step)
+    if once.loss_scale is not None:
+        set_loss_scale(engine, once.loss_scale)
+    record.applied_once = (*record.applied_once, once.id)
 
 
 def set_loss_scale(engine: Any, scale: float) -> None:

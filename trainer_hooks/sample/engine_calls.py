@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -17,13 +18,8 @@ def wrap_engine(engine: Any, hook: Hook) -> None:
     if hasattr(engine, "watched_by"):  # no DeepSpeed engine, but what stands for one
         engine.watched_by(hook)
         return
-    update = engine._take_model_step  # there since DeepSpeed 0.3; a pipeline calls it as well
-
-    def hooked_update(*args: Any, **kwargs: Any) -> Any:
-        hook.update_coming()
-        return update(*args, **kwargs)
-
-    engine._take_model_step = hooked_update
+    # there since DeepSpeed 0.3; a pipeline calls it as well
+    before(engine, "_take_model_step", lambda *_, **__: hook.update_coming())
     if hasattr(engine, "register_forward_hook"):
         watch_outputs(engine, hook)
     if hasattr(engine, "train_batch"):
@@ -32,13 +28,22 @@ def wrap_engine(engine: Any, hook: Hook) -> None:
         _wrap_backward_and_step(engine, hook)
 
 
-def _wrap_backward_and_step(engine: Any, hook: Hook) -> None:
-    backward, step = engine.backward, engine.step
+def before(owner: Any, name: str, what: Callable[..., None]) -> None:
+    """From now on each call of the owner's method calls `what` first, with its arguments."""
+    method = getattr(owner, name)
 
-    def hooked_backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
-        of_many = args[1] if len(args) > 1 else kwargs.get("scale_wrt_gas", True)  # (loss, retain_graph, scale_wrt_gas)
-        hook.loss_seen(loss, of_many=bool(of_many))
-        return backward(loss, *args, **kwargs)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        what(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    setattr(owner, name, hooked)
+
+
+def _wrap_backward_and_step(engine: Any, hook: Hook) -> None:
+    step = engine.step
+
+    def loss_seen(loss: Any, _: Any = None, scale_wrt_gas: Any = True, **__: Any) -> None:
+        hook.loss_seen(loss, of_many=bool(scale_wrt_gas))
 
     def hooked_step(*args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
@@ -47,7 +52,8 @@ def _wrap_backward_and_step(engine: Any, hook: Hook) -> None:
             hook.step_made()
         return result
 
-    engine.backward, engine.step = hooked_backward, hooked_step
+    before(engine, "backward", loss_seen)
+    engine.step = hooked_step
 
 
 def _wrap_pipeline(engine: Any, hook: Hook) -> None:

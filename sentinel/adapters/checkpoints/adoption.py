@@ -33,11 +33,8 @@ class Adoptions:
     def done(self, incident: str, rollback: str) -> bool | None:
         """Whether the rollback's adoption is complete; None where it was not begun, or was taken back."""
         names = checked_name(incident, "incident"), checked_name(rollback, "rollback")
-        try:
-            note = self._folder.joinpath(".sentinel-quarantine", *names, ADOPTION)
-            return bounded.read_record(note, lambda data: bool(data["done"]), QuarantineError)
-        except FileNotFoundError:
-            return None
+        note = self._folder.joinpath(".sentinel-quarantine", *names, ADOPTION)
+        return bounded.record_or(None, note, lambda data: bool(data["done"]), QuarantineError)
 
     def adopt(
         self, checkpoints: Path, after_step: int, tag: str, files: Mapping[Path, Path], *, incident: str, rollback: str

@@ -26,22 +26,15 @@ class _Channel:
     severity: Severity = "warning"
     """warning: every page; critical: only those that need a person now, and their ends."""
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", self.name):
+            raise ConfigError(
+                f"name should be of letters, digits, - and _, 100 at most, not {self.name[:60]!a}: it names a folder"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook(_Channel):
-    """A `[[paging.webhook]]` table: a POST of the page as JSON, with a `text` that chat programs show."""
-
-    name: str = "webhook"
-    url: str | None = None
-    """http:// or https://, without a password in it. An address that is itself a secret, as Slack's are, does not
-    belong here but where url_env or url_file says."""
-
-    url_env: str | None = None
-    """The environment variable that holds the address."""
-
-    url_file: Path | None = None
-    """The file that holds the address; read anew for each page."""
-
+class _Posted(_Channel):
     token_env: str | None = None
     """The environment variable that holds a bearer token; leave both out where none is wanted."""
 
@@ -55,9 +48,28 @@ class Webhook(_Channel):
     """Seconds that one try may take, all in all."""
 
     def __post_init__(self) -> None:
-        _one_of(self, "url", needed=True)
+        _Channel.__post_init__(self)
         _one_of(self, "token")
-        _named_well(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook(_Posted):
+    """A `[[paging.webhook]]` table: a POST of the page as JSON, with a `text` that chat programs show."""
+
+    name: str = "webhook"
+    url: str | None = None
+    """http:// or https://, without a password in it. An address that is itself a secret, as Slack's are, does not
+    belong here but where url_env or url_file says."""
+
+    url_env: str | None = None
+    """The environment variable that holds the address."""
+
+    url_file: Path | None = None
+    """The file that holds the address; read anew for each page."""
+
+    def __post_init__(self) -> None:
+        _Posted.__post_init__(self)
+        _one_of(self, "url", needed=True)
         if self.url is not None and split_address(self.url, "url").hostname in _SECRET_ADDRESSES:
             raise ConfigError("url: who has this address can post there, so it is a password: use url_env or url_file")
 
@@ -104,9 +116,9 @@ class Mail(_Channel):
     """Seconds that one try may take, all in all."""
 
     def __post_init__(self) -> None:
+        _Channel.__post_init__(self)
         _one_of(self, "user")
         _one_of(self, "password")
-        _named_well(self)
         if not self.to:
             raise ConfigError("to: should name at least one address")
         has_user, has_password = (_given(self, what) for what in ("user", "password"))
@@ -132,37 +144,24 @@ class Command(_Channel):
     """Seconds after which it and all that it started are killed, and it is tried again."""
 
     def __post_init__(self) -> None:
-        _named_well(self)
+        _Channel.__post_init__(self)
         if not self.command or not self.command[0]:
             raise ConfigError("command: its first element should name a program")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alertmanager(_Channel):
+class Alertmanager(_Posted):
     """A `[[paging.alertmanager]]` table: alerts with the labels alertname, run, incident, topic and severity."""
 
     name: str = "alertmanager"
     url: str
     """Its own address, without /api/v2/alerts; where there are several of a cluster, one table for each."""
 
-    token_env: str | None = None
-    """The environment variable that holds a bearer token; leave both out where none is wanted."""
-
-    token_file: Path | None = None
-    """The file that holds a bearer token; read anew for each page."""
-
-    ca_file: Path | None = None
-    """Certificates to trust beside the system's own."""
-
     firing_for_s: Annotated[float, POSITIVE] = 604_800.0
     """Seconds after which an alert ends by itself that sentinel was never there to end."""
 
-    timeout_s: Annotated[float, POSITIVE] = 10.0
-    """Seconds that one try may take, all in all."""
-
     def __post_init__(self) -> None:
-        _one_of(self, "token")
-        _named_well(self)
+        _Posted.__post_init__(self)
         split_address(self.url, "url")
 
 
@@ -228,12 +227,12 @@ def split_address(url: str, key: str) -> SplitResult:
     return parts
 
 
-def _given(channel: Channel, what: str) -> list[str]:
+def _given(channel: _Channel, what: str) -> list[str]:
     keys = (what, f"{what}_env", f"{what}_file")
     return [key for key in keys if getattr(channel, key, None) is not None]
 
 
-def _one_of(channel: Channel, what: str, *, needed: bool = False) -> None:
+def _one_of(channel: _Channel, what: str, *, needed: bool = False) -> None:
     given = _given(channel, what)
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} say the same thing twice: leave one")
@@ -243,13 +242,6 @@ def _one_of(channel: Channel, what: str, *, needed: bool = False) -> None:
     if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
         raise ConfigError(
             f"{what}_env should be the name of an environment variable; what it holds does not belong here"
-        )
-
-
-def _named_well(channel: Channel) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", channel.name):
-        raise ConfigError(
-            f"name should be of letters, digits, - and _, 100 at most, not {channel.name[:60]!a}: it names a folder"
         )
 
 

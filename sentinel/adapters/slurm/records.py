@@ -81,22 +81,16 @@ class JobRecords:
         return str(Path(recorded.properties.working_directory) / name)
 
     def stopped(self) -> Stopped:
-        try:
-            path = self._folder / "stopped.json"
-            return bounded.read_record(path, lambda data: read(Stopped, data, form=_FORM), SlurmRefused)
-        except FileNotFoundError:
-            return Stopped()
+        path = self._folder / "stopped.json"
+        return bounded.record_or(Stopped(), path, lambda data: read(Stopped, data, form=_FORM), SlurmRefused)
 
     def note_stopped(self, stopped: Stopped) -> None:
         write_atomically(self._folder / "stopped.json", dump_json(asdict(stopped), indent=2))
 
     def node_failures(self) -> dict[str, list[str]]:
         """STATE_DIR/nodes.json: node -> jobs that it took with it. SlurmRefused for a file that can't be read."""
-        try:
-            path = self._folder.parent / "nodes.json"
-            return bounded.read_record(path, lambda data: {n: list(jobs) for n, jobs in data.items()}, SlurmRefused)
-        except FileNotFoundError:
-            return {}
+        path = self._folder.parent / "nodes.json"
+        return bounded.record_or({}, path, lambda data: {n: list(jobs) for n, jobs in data.items()}, SlurmRefused)
 
     def note_node_failures(self, job: str, nodes: Sequence[str]) -> None:
         failures = self.node_failures()

@@ -120,14 +120,12 @@ class Submissions:
 
     def submitted(self, label: str) -> dict[int, str]:
         """Number -> job id, of what was handed in the last time."""
-        try:
-            return bounded.read_record(
-                self._room_of(label) / "submitted.json",
-                lambda data: {int(number): checked_name(job, "a job id") for number, job in data.items()},
-                SlurmRefused,
-            )
-        except FileNotFoundError:
-            return {}
+        return bounded.record_or(
+            {},
+            self._room_of(label) / "submitted.json",
+            lambda data: {int(number): checked_name(job, "a job id") for number, job in data.items()},
+            SlurmRefused,
+        )
 
     def note(self, label: str, submitted: Mapping[int, str]) -> None:
         text = dump_json({str(number): job for number, job in submitted.items()})

@@ -14,7 +14,7 @@ import importlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -116,64 +116,37 @@ class Wandb:
         """Makes the drawing, or goes on where it was cut short; `step_metric` is the trainer's own axis, if it has one.
         `rows` hold the `_step` that each is drawn at, rising."""
         last = int(rows[-1]["_step"])
-        with self._errors(), tempfile.TemporaryDirectory(prefix="sentinel-wandb-") as folder:
-            run = self._library.init(
-                entity=self._entity,
-                project=self._project,
-                id=drawing.id,
-                name=drawing.name,
-                notes=drawing.notes,
-                tags=list(drawing.tags),
-                config={**drawing.config, _LAST_STEP: last},
-                group=drawing.group,
-                job_type=drawing.job_type,
-                resume="allow",
-                dir=folder,
-                settings=self._fresh(finish_timeout=self._timeout_s + len(rows) * _FLUSH_S),
-            )
+        words = _words(drawing) | {"config": {**drawing.config, _LAST_STEP: last}, "job_type": drawing.job_type}
+        patience_s = self._timeout_s + len(rows) * _FLUSH_S
+        with self._run(**words, resume="allow", settings=self._fresh(finish_timeout=patience_s)) as run:
             begin = run.step
             if step_metric is not None:
                 run.define_metric("*", step_metric=step_metric)
-            for row in rows:
-                if row["_step"] >= begin:
-                    run.log({key: value for key, value in row.items() if key != "_step"}, step=int(row["_step"]))
-            run.finish()
+            _log(run, (row for row in rows if row["_step"] >= begin))
         return "created" if self._seen(drawing.id, last) else "sent, and not seen there yet"
 
     def forked(self, drawing: Drawing, run_id: str, last: int) -> bool:
         """Asks for a fork of the run after its line `last`; whether the server has made it with that history."""
-        with self._errors(), tempfile.TemporaryDirectory(prefix="sentinel-wandb-") as folder:
-            run = self._library.init(
-                entity=self._entity,
-                project=self._project,
-                id=drawing.id,
-                name=drawing.name,
-                notes=drawing.notes,
-                tags=list(drawing.tags),
-                config=dict(drawing.config),
-                group=drawing.group,
-                job_type=drawing.job_type,
-                fork_from=f"{run_id}?_step={last}",
-                dir=folder,
-                settings=self._fresh(),
-            )
-            run.finish()
+        with self._run(**_words(drawing), job_type=drawing.job_type, fork_from=f"{run_id}?_step={last}"):
+            pass
         return self._seen(drawing.id, last)
 
     def rewound(self, run_id: str, last: int) -> bool:
         """Asks the server to cut the run itself after its line `last`; whether it ends there now."""
-        with self._errors(), tempfile.TemporaryDirectory(prefix="sentinel-wandb-") as folder:
-            run = self._library.init(
-                entity=self._entity,
-                project=self._project,
-                resume_from=f"{run_id}?_step={last}",
-                dir=folder,
-                settings=self._fresh(),
-            )
-            run.finish()
+        with self._run(resume_from=f"{run_id}?_step={last}"):
+            pass
         there = self._found(run_id)
         with self._errors():
             return there is not None and there.lastHistoryStep == last
+
+    @contextmanager
+    def _run(self, **how: Any) -> Iterator[Any]:
+        """A run of the project that this process writes, and finishes."""
+        with self._errors(), tempfile.TemporaryDirectory(prefix="sentinel-wandb-") as folder:
+            how = {"entity": self._entity, "project": self._project, "dir": folder, "settings": self._fresh()} | how
+            run = self._library.init(**how)
+            yield run
+            run.finish()
 
     def _seen(self, run_id: str, last: int) -> bool:
         """Whether it has the last step; what was sent is seen there some time later."""
@@ -254,21 +227,21 @@ def draw_offline(
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'training-sentinel[wandb]'") from error
     plain = {"x_disable_meta": True, "x_disable_stats": True, "x_disable_machine_info": True}
-    run = library.init(
-        mode="offline",
-        entity=entity,
-        project=project,
-        id=drawing.id,
-        name=drawing.name,
-        notes=drawing.notes,
-        tags=list(drawing.tags),
-        config=dict(drawing.config),
-        group=drawing.group,
-        dir=str(folder.parent),
-        settings=library.Settings(silent=True, console="off", disable_git=True, disable_code=True, **plain),
-    )
+    settings = library.Settings(silent=True, console="off", disable_git=True, disable_code=True, **plain)
+    where: dict[str, Any] = {"entity": entity, "project": project, "dir": str(folder.parent)}
+    run = library.init(mode="offline", **where, **_words(drawing), settings=settings)
+    _log(run, rows)
+    written = Path(run.settings.sync_dir)
+    run.finish()
+    return written
+
+
+def _words(drawing: Drawing) -> dict[str, Any]:
+    """For `init`."""
+    words = {name: getattr(drawing, name) for name in ("id", "name", "notes", "group")}
+    return words | {"tags": list(drawing.tags), "config": dict(drawing.config)}
+
+
+def _log(run: Any, rows: Iterable[Row]) -> None:
     for row in rows:
         run.log({key: value for key, value in row.items() if key != "_step"}, step=int(row["_step"]))
-    where = Path(run.settings.sync_dir)
-    run.finish()
-    return where

@@ -2,7 +2,9 @@
 
 Means of 32, 128, 512 … samples: three blocks in a row above the best by 6 + m sigma and by 0.5 %, for the patience. m =
 -Phi^-1(1 / sqrt(n)): how low the best of n blocks is by chance. The finest blocks are also counted back from the newest
-loss. Where eight losses span 28 steps or more, medians of eight are a scale too: four in a row.
+loss; two of them, by 3 + m sigma and for half the patience, are enough where another signal agrees or an early warning
+rests on more than the loss. Where eight losses span 28 steps or more, medians of eight are a scale too: four in a row.
+The alarm ends where the last 32 losses are half-way back from the edge.
 """
 
 from __future__ import annotations
@@ -44,8 +46,7 @@ class SlowClimb(Detector):
     climb: it has the autocorrelation of the loss in it, which a standard error of independent samples has not.
     A climb: three blocks in a row above best + max((k + luck) sigma, tolerance * |best|), none of whose quarters was
     back at the best (spikes in a row are), for at least the patience. luck = -Phi^-1(1 / sqrt(n)) for a loss that has
-    been about as low for n blocks: the larger of two neighbours is that low, once in n, by chance. Where another signal
-    agrees: two blocks, half of k and half the patience at the finest scale.
+    been about as low for n blocks: the larger of two neighbours is that low, once in n, by chance.
     """
 
     per_settings = True

@@ -98,8 +98,9 @@
     make("p.lead", null, found.reason), make("p.note", null, [found.repeats, found.stopped, found.over ? null : "the bisect has not come to its end"].filter(Boolean).join("  ·  ")),
     found.ranked.map((one, i) => make("details.plan", i === 0 ? { open: "" } : null, make("summary", null, make("b", null, one.cause), make("span.outcome", null, one.sure)), make("p.note", null, one.why),
       one.rung && make("p.facts", null, Object.entries(one.rung).map(([key, value]) => `${key} = ${plain(value)}`).join("  ·  ")))),
-    Triage.table(["probe", "change", "#steps", "became", "why"], found.probes.map((p) => [p.name, p.change, whole(p.steps), p.outcome, p.why])),
-    found.not_tried.length ? make("p.note", null, `not tried: ${found.not_tried.map(([name, why]) => `${name} (${why})`).join("; ")}`) : null);
+    Triage.table(["probe", "became", "#steps", "change", "why"], found.probes.map((p) => [p.name, p.outcome, whole(p.steps), p.change, p.why])),
+    [...new Set(found.not_tried.map(([, why]) => why))].map((why) =>
+      make("p.note", null, `not tried: ${found.not_tried.filter((one) => one[1] === why).map(([name]) => name).join(", ")}: ${why}`)));
 
   const story = ({ story: lines }) => make("section.card.did", null, make("h2", null, "What sentinel did"),
     make("ol.story", null, lines.map((line) => make("li", { "data-tone": line.tone },

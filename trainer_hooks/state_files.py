@@ -1,8 +1,12 @@
-"""STATE_DIR/SAVE: a checkpoint is wanted at the end of the step, by sentinel (an early warning) or by a person."""
+"""What sentinel or a person leaves for the trainer in its state folder: overrides.json, decided for this start; SAVE,
+where a checkpoint is wanted at the end of the step."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.overrides import Overrides, decode_overrides
 
 
 class SaveRequest:
@@ -23,3 +27,14 @@ class SaveRequest:
         except OSError:
             return None
         return stat.st_mtime_ns, stat.st_ino
+
+
+def read_overrides(state_dir: Path) -> Overrides | None:
+    """None where nothing was decided. OverridesError names what is wrong with it."""
+    path = state_dir / "overrides.json"
+    try:
+        return decode_overrides(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise OverridesError(f"{path}: {error.strerror}") from error
