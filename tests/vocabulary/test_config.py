@@ -73,7 +73,7 @@ def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) ->
         ('[run]\nname = "a"\n', "needs the key 'checkpoints'"),
         (
             HOOK + "uri = 'x'\n",
-            r"\[paging.webhook\[0\]\] has no key 'uri'; the right ones are name, severity, url, ",
+            r"\[paging.webhook\[0\]\] has no key 'uri'; the right ones are name, severity, token_env, ",
         ),
         (HOOK, "needs one of the keys 'url', 'url_env' and 'url_file'"),
         (HOOK + "url = 'https://u:pw@example.com/'\n", "url has a user or a password in it: .*token_env or token_file"),
