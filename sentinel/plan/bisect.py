@@ -43,6 +43,7 @@ HEALS = {  # change -> the cause that it speaks for where it heals
     MOMENTS: STALE_MOMENTS,
     NODE: BROKEN_NODE,
 }
+_LIKELIER_FIRST = (NODE, WARMUP, LOWER_LR, FP32, SLW, MOMENTS, ORDER)
 _DIFFERED_FIRST = (  # (what differed first from the control, where the difference began)
     (("batch_digest", "lr", "seqlen"), OTHER_INPUT),
     (("loss", "loss_spread"), WEIGHTS),
@@ -106,7 +107,7 @@ def next_probes(question: Question, results: Results, room: int = 1) -> tuple[Pr
     while len(found) < room and (name := _next(question, supposed)) is not None:
         probe = question.probes[name]
         found.append(probe)
-        if name in (CONTROL, AGAIN):
+        if name == CONTROL:
             break  # all that follows depends on what they show
         supposed[name] = ProbeResult(name=name, ended="verdict", outcome="diverged", why="supposed")
     return tuple(found)
@@ -241,19 +242,11 @@ def _healed(question: Question, results: Results) -> Iterator[Suspect]:
     ill = [n for n, result in results.items() if result.outcome == "diverged" and n != CONTROL]
     if SKIP in calm:
         yield _data(question, calm, ill)
-    for name in _likelier_first(question.evidence, calm):
+    for name in (name for name in _LIKELIER_FIRST if name in calm):
         rung = question.rungs.get(name)
         yield Suspect(
             cause=HEALS[name], sure=_how_sure(name, question, calm, ill), why=_why(name, question, ill), rung=rung
         )
-
-
-def _likelier_first(evidence: Evidence, calm: list[str]) -> list[str]:
-    names = [name for name in (NODE, WARMUP, LOWER_LR, FP32, SLW, MOMENTS, ORDER) if name in calm]
-    if evidence.lr_jump > 1.5 and LOWER_LR in names:
-        names.remove(LOWER_LR)
-        names.insert(0, LOWER_LR)
-    return names
 
 
 def _data(question: Question, calm: list[str], ill: list[str]) -> Suspect:

@@ -229,11 +229,14 @@ def test_what_may_pass_leaves_the_probes_and_a_trainer_that_ends_by_itself_is_a_
     trainers.away = True
     with pytest.raises(SlurmUnavailable):
         run(probes(tmp_path, trainers), probe("control"))
+    assert [life.name for life in ProbeRecord(tmp_path / "probes").running] == ["control"]
     trainers.away, trainers.dies_at_once = False, True
     these = probes(tmp_path, trainers)
     assert run(these, probe("control")) == {"control": "unknown"}
     assert these.results["control"].ended == "failed"
     assert "job.log" in these.results["control"].why
+    assert ProbeRecord(tmp_path / "probes", anew=False).results(lambda _: True) == these.results
+    assert ProbeRecord(tmp_path / "probes").results(lambda _: True) == {}, "a person who asks again has mended it"
 
 
 def test_the_first_reading_that_differs_is_named_and_what_was_not_measured_is_not_compared() -> None:
@@ -293,6 +296,27 @@ def test_of_a_run_that_came_back_the_losses_up_to_its_alarm_are_compared(rises: 
     window = replace(WINDOW, after=after, thresholds=Thresholds(patience_steps=100))
     samples = [replace(s, loss=loss(s.global_step) if rises else 3.05) for s in readings(range(AT + 1, ALARM + 1))]
     assert result_of(probe("one"), _attempt(samples), window).outcome == outcome
+
+
+def test_a_probe_that_came_past_the_onset_and_not_to_its_end_shows_nothing_unless_it_diverged() -> None:
+    calm, ill = readings(range(AT + 1, ALARM - 1)), readings(range(AT + 1, ALARM - 1), ONSET)
+    for ended in ("failed", "stopped"):
+        assert result_of(probe("one"), _attempt(calm), WINDOW, ended=ended).outcome == "unknown"  # type: ignore[arg-type]
+        assert result_of(probe("one"), _attempt(ill), WINDOW, ended=ended).outcome == "diverged"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "wanted", "runs"), [(99.0, True, True), (101.0, True, False), (1.0, False, False)])
+def test_a_probe_is_stopped_when_its_time_is_over_or_it_is_not_needed_any_more(
+    tmp_path: Path, seconds: float, wanted: bool, runs: bool
+) -> None:
+    trainers = Trainers()
+    these = probes(tmp_path, trainers, probe_s=100.0)
+    these.over = lambda *_: None
+    these.turn([probe("control")])
+    these.clock = lambda: seconds
+    these.turn([probe("control")] if wanted else [])
+    assert bool(trainers.alive) is runs
+    assert ("control" in these.results) is not runs
 
 
 def _attempt(samples: list[Sample]) -> Any:
