@@ -43,6 +43,7 @@ HEALS = {  # change -> the cause that it speaks for where it heals
     MOMENTS: STALE_MOMENTS,
     NODE: BROKEN_NODE,
 }
+_LIKELIER_FIRST = (NODE, WARMUP, LOWER_LR, FP32, SLW, MOMENTS, ORDER)
 _DIFFERED_FIRST = (  # (what differed first from the control, where the difference began)
     (("batch_digest", "lr", "seqlen"), OTHER_INPUT),
     (("loss", "loss_spread"), WEIGHTS),
@@ -106,7 +107,7 @@ def next_probes(question: Question, results: Results, room: int = 1) -> tuple[Pr
     while len(found) < room and (name := _next(question, supposed)) is not None:
         probe = question.probes[name]
         found.append(probe)
-        if name in (CONTROL, AGAIN):
+        if name == CONTROL:
             break  # all that follows depends on what they show
         supposed[name] = ProbeResult(name=name, ended="verdict", outcome="diverged", why="supposed")
     return tuple(found)
@@ -162,7 +163,7 @@ def answer(question: Question, results: Results) -> Answer:
     exactly = "again, bit for bit" if control.exact else "again"
     reason = f"the control diverged {exactly}: the cause is in the data, the settings or the checkpoint"
     if not found:
-        reason += "; no change that was tried healed it"
+        reason += "; no change that was tried prevented it"
     return _answered(question, results, found, reason)
 
 
@@ -218,7 +219,7 @@ def _not_repeated(results: Results) -> Iterator[Suspect]:
     rung = {"note": "restart from the checkpoint with nothing changed, without the attempt's nodes"}
     at, what = control.differs_at, _first(control)
     part = next((cause for names, cause in _DIFFERED_FIRST if what in names), CHANCE)
-    seen = f"the control is the run bit for bit up to step {at}, where {what} differs, and stays calm"
+    seen = f"the control is the run bit for bit up to step {at}, where {what} differs, and does not diverge"
     began_late = control.compared > 0 and at is not None and at > min((s for s, _ in control.losses), default=0)
     if again is None:
         yield Suspect(cause=part, sure="possible", why=f"{seen}; a second control would tell it from chance", rung=rung)
@@ -228,9 +229,11 @@ def _not_repeated(results: Results) -> Iterator[Suspect]:
     elif control.losses == again.losses and began_late:
         yield Suspect(cause=part, sure="sure", why=f"{seen}; a second control agrees with it in every step", rung=rung)
     else:
-        why = f"two controls stay calm; {repeats(results)}; more controls would tell how often it diverges"
+        why = f"two controls do not diverge; {repeats(results)}; more controls would tell how often it diverges"
         yield Suspect(cause=CHANCE, sure="possible", why=why)
-        yield Suspect(cause=part, sure="possible", why=f"two controls stay calm, the run did not; {what} differs first")
+        yield Suspect(
+            cause=part, sure="possible", why=f"two controls do not diverge, the run did not; {what} differs first"
+        )
 
 
 def _healed(question: Question, results: Results) -> Iterator[Suspect]:
@@ -239,35 +242,27 @@ def _healed(question: Question, results: Results) -> Iterator[Suspect]:
     ill = [n for n, result in results.items() if result.outcome == "diverged" and n != CONTROL]
     if SKIP in calm:
         yield _data(question, calm, ill)
-    for name in _likelier_first(question.evidence, calm):
+    for name in (name for name in _LIKELIER_FIRST if name in calm):
         rung = question.rungs.get(name)
         yield Suspect(
             cause=HEALS[name], sure=_how_sure(name, question, calm, ill), why=_why(name, question, ill), rung=rung
         )
 
 
-def _likelier_first(evidence: Evidence, calm: list[str]) -> list[str]:
-    names = [name for name in (NODE, WARMUP, LOWER_LR, FP32, SLW, MOMENTS, ORDER) if name in calm]
-    if evidence.lr_jump > 1.5 and LOWER_LR in names:
-        names.remove(LOWER_LR)
-        names.insert(0, LOWER_LR)
-    return names
-
-
 def _data(question: Question, calm: list[str], ill: list[str]) -> Suspect:
     change = question.probes[SKIP].change
     rung = question.rungs.get(SKIP)
     if OTHERS in ill:
-        why = f"{change} heals it; skipping others before them does not"
+        why = f"{change} prevents it; skipping others before them does not"
         return Suspect(cause=SAMPLES, sure="sure", why=why, rung=rung)
     if OTHERS in calm:
-        why = f"{change} heals it, but so does skipping others before them: any change of the data may"
+        why = f"{change} prevents it, but so does skipping others before them: any change of the data may"
         return Suspect(cause=SAMPLES, sure="possible", why=why, rung=rung)
-    return Suspect(cause=SAMPLES, sure="likely", why=f"{change} heals it", rung=rung)
+    return Suspect(cause=SAMPLES, sure="likely", why=f"{change} prevents it", rung=rung)
 
 
 def _how_sure(name: str, question: Question, calm: list[str], ill: list[str]) -> Sure:
-    """Sure only where nothing else that was tried healed it, and the data was tried."""
+    """Sure only where nothing else that was tried prevented it, and the data was tried."""
     evidence = question.evidence
     if name == NODE:
         return "sure"
@@ -284,7 +279,7 @@ def _how_sure(name: str, question: Question, calm: list[str], ill: list[str]) ->
 
 def _why(name: str, question: Question, ill: list[str]) -> str:
     probe, evidence = question.probes[name], question.evidence
-    parts = [f"{probe.change} heals it"]
+    parts = [f"{probe.change} prevents it"]
     if ill:
         parts.append(f"{', '.join(ill)} {'do' if len(ill) > 1 else 'does'} not")
     if name == LOWER_LR and evidence.lr_jump > 1.5:

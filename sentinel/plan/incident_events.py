@@ -55,19 +55,9 @@ from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, shown, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides
 
-_EVENTS = {"troubled": "alert_firing", "relieved": "alert_resolved"}  # names in older logs, and what they are now
-_TOPICS = {"struggling": "watch_failing"}
-
 
 def event(kind: str, incident: str | None, **facts: Any) -> Event:
     return {"event": kind, "incident": incident, **facts}
-
-
-def with_new_names(written: Event) -> dict[str, Any]:
-    """An event of the incident log with the names that events and topics have now."""
-    kind, topic = written["event"], written.get("topic")
-    new = {"event": _EVENTS.get(kind, kind), **({} if topic is None else {"topic": _TOPICS.get(topic, topic)})}
-    return {**written, **new}
 
 
 def opened(
@@ -167,7 +157,7 @@ def _take(incidents: dict[str, Incident], event: Event) -> None:
     words = [event.get(key) for key in _STRINGS] + [word for key in _LISTS for word in event.get(key) or ()]
     for values, expected in ((words, str), ([event.get(key) for key in _WHOLE], int)):
         if odd := [value for value in values if not isinstance(value, expected | None)]:
-            raise IncidentLogError(f"{shown(odd[0])} stands where a value of type {expected.__name__} should")
+            raise IncidentLogError(f"{shown(odd[0])} is in the place of a value of type {expected.__name__} should")
     if kind == "opened":
         incidents[checked_name(event["incident"], "incident")] = _opened(event)
         return

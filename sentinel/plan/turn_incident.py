@@ -39,9 +39,16 @@ def to_preview(look: Look, policy: Policy) -> Rollback | None:
     incident = look.run.open_incident
     if incident is None or incident.current is not None or not look.run.jobs.rewrites_script:
         return None
-    decision = plan_recovery(look.verdict, look.run, policy).decision
+    decision = _planned(incident, look, policy).decision
     known = decision is None or not decision.restart or digest_of(decision) in look.memory.previews
     return None if known else decision
+
+
+def _planned(incident: Incident, look: Look, policy: Policy) -> Plan:
+    """Once the job was stopped for a race or a bisect, the verdict is no longer that of a run that trains."""
+    if incident.races or incident.bisect is not None:
+        return decide(incident, look.run, policy)
+    return plan_recovery(look.verdict, look.run, policy)
 
 
 def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
@@ -56,9 +63,7 @@ def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
         if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
             return Turn(reason=reason, records=(event("wait_over", incident.id, rung=wait.rung, reason=reason),))
         return Turn(reason=f"{wait.rung!r} watches until step {wait.until_step}")
-    stopped_for = incident.races or incident.bisect  # then the verdict is no longer that of a run that trains
-    planned = decide(incident, look.run, policy) if stopped_for else plan_recovery(look.verdict, look.run, policy)
-    plan = _carried_by_the_script(planned, look)
+    plan = _carried_by_the_script(_planned(incident, look, policy), look)
     if plan.decision is not None and (race := race_of(incident, look.run, policy)) is not None:
         if isinstance(race, Plan):
             return _follow(race, incident, look, policy)
@@ -177,7 +182,7 @@ def _not_yet_reported(incident: Incident, rollback: Rollback, look: Look, policy
     made = made_since(look.history, rollback.last_start_attempt)
     if made >= policy.confirm_within_steps:
         return stop_turn(
-            incident, f"{rollback.id} was started, {made} steps were made since, and nobody says with what"
+            incident, f"{rollback.id} was started, {made} steps were made since, and no start report tells the settings"
         )
     writers, within_s = look.run.jobs.writers, policy.confirm_within_s
     if writers and all(w.pending for w in writers):

@@ -34,7 +34,6 @@ MOMENT = Moment(
     stands=True,
     size=3.0,
     agrees=False,
-    firm=False,
     falling=False,
     own_ages=(),
     pace=1.0,
@@ -101,9 +100,7 @@ def test_a_spike_of_this_run_that_came_back_sooner_says_nothing_of_a_longer_one(
 
 
 def test_the_table_holds_shares_of_every_kind_and_age() -> None:
-    assert set(POOLED) == {
-        (size, how) for size in range(len(SIZES) + 1) for how in ("falling", "firm", "agreed", "alone")
-    }
+    assert set(POOLED) == {(size, how) for size in range(len(SIZES) + 1) for how in ("falling", "agreed", "alone")}
     for cells in POOLED.values():
         assert [len(cell.healed_by) for cell in cells] == list(range(len(AGES) - 1, -1, -1))
         assert all(0 <= cell.never <= 1 and cell.never + sum(cell.healed_by) <= 1.01 for cell in cells)

@@ -13,7 +13,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan import bisect
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.bisect import Evidence, Question, answer, next_probes
-from sentinel.plan.bisect_evidence import sound_until
+from sentinel.plan.bisect_evidence import evidence_of, sound_until
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.observation import Checkpoint, RunState
@@ -45,14 +45,14 @@ INCIDENT = Incident(
 RUN = RunState(now_unix_s=0.0, applies=frozenset(CHANGES), trainer="ours", baseline=BASELINE)
 _AFTER = {n: replace(s, consumed_samples=BATCH * n, global_batch_samples=BATCH) for n, s in WINDOW.after.items()}
 COUNTED = replace(WINDOW, onset_step=ONSET, after=_AFTER)
+ANCHOR = Anchor(global_step=AT, consumed_samples=BATCH * AT, consumed_tokens=8 * BATCH * AT)
 MEANS = Means(fp32_options=("--precision=fp32",), other_node_environment={"NODE": "other"})
 CONTROL, AGAIN, SKIP, OTHERS, ORDER = "control", "control-again", "skip-suspects", "skip-others", "other-order"
 FP32, LOWER, WARMUP, SLW, MOMENTS, NODE = "fp32", "lower-lr", "longer-warmup", "slw", "fresh-moments", "other-node"
 
 
 def question(means: Means = MEANS, incident: Incident = INCIDENT, run: RunState = RUN, **others: Any) -> Question:
-    anchor = Anchor(global_step=AT, consumed_samples=BATCH * AT, consumed_tokens=8 * BATCH * AT)
-    made = question_of(incident, run, COUNTED, tag=TAG, anchor=anchor, means=means)
+    made = question_of(incident, run, COUNTED, tag=TAG, anchor=ANCHOR, means=means)
     return replace(made, **others)
 
 
@@ -105,13 +105,81 @@ def test_what_is_run_where_the_control_diverges_and_what_it_speaks_for(
     assert {name for name, _ in found.not_tried} == set(bisect.CHEAPEST_FIRST) - set(run)
 
 
+@pytest.mark.parametrize(
+    ("found", "evidence", "ranked"),
+    [
+        (
+            {LOWER: "calm", ORDER: "calm", SKIP: "diverged"},
+            {},
+            [(bisect.RATE, "likely"), (bisect.DATA_ORDER, "possible")],
+        ),
+        ({LOWER: "calm"}, {"lr_jump": 30.0}, [(bisect.RATE, "likely")]),  # no samples could be skipped
+        (
+            {LOWER: "calm", WARMUP: "calm", SKIP: "diverged"},
+            {"lr_jump": 30.0},
+            [(bisect.RATE, "sure"), (bisect.SHORT_WARMUP, "possible")],
+        ),
+        (
+            {LOWER: "calm", WARMUP: "calm"},
+            {"in_risky_window": True},
+            [(bisect.SHORT_WARMUP, "likely"), (bisect.RATE, "possible")],
+        ),
+    ],
+)
+def test_how_sure_a_cause_is_by_what_else_healed(
+    found: dict[str, str], evidence: dict[str, Any], ranked: list[tuple[str, str]]
+) -> None:
+    results = {CONTROL: result(CONTROL, "diverged")} | {name: result(name, outcome) for name, outcome in found.items()}
+    told = answer(question(evidence=Evidence(**evidence)), results).ranked
+    assert [(suspect.cause, suspect.sure) for suspect in told] == ranked
+    assert ("the onset lies in the first three LR warmups" in told[0].why) is ("in_risky_window" in evidence)
+
+
+@pytest.mark.parametrize(
+    ("lrs", "onset", "jump"),
+    [
+        ({45: 30.0}, ONSET, (30.0, 45)),
+        ({12: 30.0}, ONSET, (1.0, None)),  # long before
+        ({9: 30.0}, 14, (1.0, None)),  # the ramp's own steps
+        ({13: 30.0}, 14, (30.0, 13)),
+        ({ONSET + 1: 30.0}, ONSET, (1.0, None)),  # what comes after the onset is no cause
+    ],
+)
+def test_a_jump_of_the_lr_counts_near_the_onset_and_past_the_warmup(
+    lrs: dict[int, float], onset: int, jump: tuple[float, int | None]
+) -> None:
+    ((at, factor),) = lrs.items()
+    line = [
+        replace(s, lr=1e-3 * (factor if s.global_step >= at else 1.0))
+        for s in (*COUNTED.before, *COUNTED.after.values())
+    ]
+    after = {s.global_step: s for s in line if s.global_step > AT}
+    window = replace(COUNTED, before=tuple(line[:AT]), after=after, onset_step=onset)
+    shown = evidence_of(BASELINE, window)
+    assert (round(shown.lr_jump, 6), shown.lr_jump_at) == (jump if jump[1] else (1.0, shown.lr_jump_at))
+    assert shown.in_risky_window is (onset <= 30)
+    lowered = question_of(INCIDENT, RUN, window, tag=TAG, anchor=ANCHOR, means=MEANS).probes[LOWER].overrides
+    assert lowered is not None
+    assert lowered.standing.lr is not None
+    assert lowered.standing.lr.peak == pytest.approx(1e-3 * min(1 / 8, 1 / jump[0]))
+
+
+def test_a_spread_over_the_ranks_counts_up_to_the_onset() -> None:
+    for step, growth in ((ONSET - 2, 40.0), (ONSET + 1, 1.0), (ONSET - 30, 1.0)):
+        line = [*COUNTED.before, *COUNTED.after.values()]
+        line = [replace(s, grad_norm_spread=40.0 if s.global_step == step else 1.0) for s in line]
+        after = {s.global_step: s for s in line if s.global_step > AT}
+        shown = evidence_of(BASELINE, replace(COUNTED, before=tuple(line[:AT]), after=after))
+        assert shown.spread_growth == growth
+
+
 def test_where_nothing_heals_no_cause_is_named() -> None:
     asked = question()
     run = sequence(asked, set())
     assert run == [CONTROL, SKIP, ORDER, FP32, LOWER, SLW, MOMENTS, NODE]
     found = answer(asked, {n: result(n, "diverged") for n in run})
     assert found.ranked == ()
-    assert "no change that was tried healed it" in found.reason
+    assert "no change that was tried prevented it" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -145,6 +213,9 @@ def test_a_trainer_that_does_not_repeat_itself_leaves_chance_first() -> None:
     found = answer(asked, results)
     assert (found.ranked[0].cause, found.ranked[0].sure) == (bisect.CHANCE, "possible")
     assert "two controls differ by up to 0.25 nats" in found.repeats
+    alike = {name: result(name, "calm", (AT + 1, "loss")) for name in (CONTROL, AGAIN)}
+    first = answer(asked, alike).ranked[0]
+    assert (first.cause, first.sure) == (bisect.CHANCE, "possible"), "they differ from the run from the first step on"
     late = {name: replace(one, differs_at=ONSET) for name, one in results.items()}
     assert answer(asked, late).ranked[0].cause == bisect.CHANCE, "controls that disagree leave chance, wherever they do"
     assert answer(asked, results | {AGAIN: result(AGAIN, "diverged")}).ranked[0].sure == "likely"
@@ -185,6 +256,14 @@ def test_each_probe_changes_one_thing_from_the_checkpoint_on_and_stays_within_tw
     assert all(_standing(p).lr == LR for n, p in probes.items() if p.overrides and n not in (LOWER, WARMUP, SLW))
 
 
+def test_the_rung_of_a_longer_warmup_is_as_many_times_the_runs_own_and_none_where_it_has_none() -> None:
+    assert question().rungs[WARMUP] == {"lr_warmup_factor": 2.0}
+    short = replace(BASELINE, lr=replace(LR, warmup=4))
+    assert question(incident=replace(INCIDENT, baseline=short)).rungs[WARMUP] == {"lr_warmup_factor": (ALARM - AT) / 4}
+    none = replace(BASELINE, lr=replace(LR, warmup=0))
+    assert question(incident=replace(INCIDENT, baseline=none)).rungs[WARMUP] == {}
+
+
 def _standing(probe: Probe) -> TrainingSettings:
     assert probe.overrides is not None
     return probe.overrides.standing
@@ -213,6 +292,9 @@ def test_a_window_that_begins_at_a_one_shot_change_repeats_it_in_every_probe() -
     assert probes[CONTROL].overrides == before
     onces = {name: probes[name].overrides for name in (SKIP, ORDER, LOWER)}
     assert all(o is not None and o.once is not None and o.once.reset_moments for o in onces.values())
+    elsewhere = replace(before, anchor=replace(before.anchor, global_step=AT - 10))
+    apart = question(incident=replace(INCIDENT, overrides_before=elsewhere)).probes
+    assert all((o := apart[name].overrides) is not None and not (o.once and o.once.reset_moments) for name in onces)
     order = onces[ORDER]
     assert order is not None
     assert order.once is not None
@@ -247,4 +329,14 @@ def test_a_checkpoint_that_was_saved_after_the_weights_had_left_all_proportion_i
     line = [replace(s, param_norm=norms.get(s.global_step)) for s in (*WINDOW.before, *WINDOW.after.values())]
     assert sound_until(line, 60) == 30
     assert sound_until(line, 40) is None
+    young = [replace(s, param_norm={10: 0.1, 20: 51.0, 30: 52.0, 40: 53.0}.get(s.global_step)) for s in line]
+    assert sound_until(young, 60) is None, "the first readings tell nothing yet"
+    history = History()
+    history.push(RunStarted(attempt=1, time_unix_s=0.0))
+    for sample in line:
+        history.push(replace(sample, consumed_samples=BATCH * sample.global_step))
+    saves = tuple(Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (20, 30, 40, 50))
+    asked = replace(INCIDENT, onset_range=(60, 60), alarm_step=70)
+    made = question_about(asked, history, replace(RUN, checkpoints=saves), Thresholds(), Policy(), MEANS)
+    assert made.probes[CONTROL].tag == "global_step30"
     assert sound_until([replace(s, param_norm=None) for s in line], 60) is None

@@ -56,6 +56,7 @@ class Trainers:
         self.started: list[str] = []
         self.away = self.dies_at_once = False
         self.ill_from = {"control": ONSET}
+        self.until = ALARM + 4
 
     def job(self, one: Probe, folder: Path) -> ProbeJob:
         launcher: Any = _Launcher(self, one, folder)
@@ -80,8 +81,8 @@ class _Launcher:
         lines: list[Line] = [RunStarted(attempt=1, time_unix_s=0.0, world_size=2)]
         if not self._all.dies_at_once:
             self._all.alive.add(self._folder)
-            lines += readings(range(AT + 1, ALARM + 5), self._all.ill_from.get(self._probe.name, 10**9))
-            lines.append(RunFinished(attempt=1, global_step=ALARM + 4, time_unix_s=0.0, reason="finished"))
+            lines += readings(range(AT + 1, self._all.until + 1), self._all.ill_from.get(self._probe.name, 10**9))
+            lines.append(RunFinished(attempt=1, global_step=self._all.until, time_unix_s=0.0, reason="finished"))
         (self._folder / "attempts" / "0001.jsonl").write_text("".join(encode(line) + "\n" for line in lines))
 
 
@@ -229,11 +230,14 @@ def test_what_may_pass_leaves_the_probes_and_a_trainer_that_ends_by_itself_is_a_
     trainers.away = True
     with pytest.raises(SlurmUnavailable):
         run(probes(tmp_path, trainers), probe("control"))
+    assert [life.name for life in ProbeRecord(tmp_path / "probes").running] == ["control"]
     trainers.away, trainers.dies_at_once = False, True
     these = probes(tmp_path, trainers)
     assert run(these, probe("control")) == {"control": "unknown"}
     assert these.results["control"].ended == "failed"
     assert "job.log" in these.results["control"].why
+    assert ProbeRecord(tmp_path / "probes", anew=False).results(lambda _: True) == these.results
+    assert ProbeRecord(tmp_path / "probes").results(lambda _: True) == {}, "a person who asks again has mended it"
 
 
 def test_the_first_reading_that_differs_is_named_and_what_was_not_measured_is_not_compared() -> None:
@@ -293,6 +297,30 @@ def test_of_a_run_that_came_back_the_losses_up_to_its_alarm_are_compared(rises: 
     window = replace(WINDOW, after=after, thresholds=Thresholds(patience_steps=100))
     samples = [replace(s, loss=loss(s.global_step) if rises else 3.05) for s in readings(range(AT + 1, ALARM + 1))]
     assert result_of(probe("one"), _attempt(samples), window).outcome == outcome
+
+
+def test_a_probe_that_came_past_the_onset_and_not_to_its_end_shows_nothing_unless_it_diverged() -> None:
+    calm, ill = readings(range(AT + 1, ALARM - 1)), readings(range(AT + 1, ALARM - 1), ONSET)
+    for ended in ("failed", "stopped"):
+        assert result_of(probe("one"), _attempt(calm), WINDOW, ended=ended).outcome == "unknown"  # type: ignore[arg-type]
+        assert result_of(probe("one"), _attempt(ill), WINDOW, ended=ended).outcome == "diverged"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "wanted", "runs"), [(99.0, True, True), (101.0, True, False), (1.0, False, False)])
+def test_a_probe_is_stopped_when_its_time_is_over_or_it_is_not_needed_any_more(
+    tmp_path: Path, seconds: float, wanted: bool, runs: bool
+) -> None:
+    trainers = Trainers()
+    these = probes(tmp_path, trainers, probe_s=100.0)
+    these.over, said = lambda *_: None, list[str]()
+    these.say, wanted_one = said.append, probe("control", until_step=ALARM + 10)
+    for _ in range(3):
+        these.turn([wanted_one])
+    assert said.count("  control: at step 64 of 70") == 1, "how far it has come, once for each quarter"
+    these.clock = lambda: seconds
+    these.turn([wanted_one] if wanted else [])
+    assert bool(trainers.alive) is runs
+    assert ("control" in these.results) is not runs
 
 
 def _attempt(samples: list[Sample]) -> Any:

@@ -58,6 +58,11 @@ AREAS: tuple[Area, ...] = (
         ),
     ),
     Area(
+        name="bisect",
+        code=("sentinel/plan/bisect*.py", "sentinel/plan/probe.py", "sentinel/act/bisect*.py"),
+        tests=("tests/probes", "tests/plan/test_cut_short.py"),
+    ),
+    Area(
         name="probes and witnesses",
         code=tuple(f"sentinel/act/{name}.py" for name in ("probes", "racing", "starts", "witnesses")),
         tests=("tests/probes", "tests/daemon/test_overlap.py", "tests/adapters/test_perform.py"),
