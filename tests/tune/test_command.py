@@ -152,7 +152,7 @@ def test_the_starts_of_each_kind_are_in_its_own_unit() -> None:
 @pytest.mark.parametrize(
     ("facts", "sentence"),
     [
-        (Facts(seq_length=128), "lr_warmup_steps can say it"),
+        (Facts(seq_length=128), "LR warmup is unknown or 0"),
         (Facts(lr_warmup_iters=10), "full_seqlen can say it"),
         (Facts(seq_length=8, lr_warmup_iters=10), "each should be below 8 tokens"),
         (Facts(seq_length=128, lr_warmup_iters=10, train_iters=20), "the run has 20 steps"),
