@@ -146,7 +146,7 @@ def at_equal_quality(made: Made) -> Iterator[str]:
     """A row per method: the share of data and time at which it is as good as the baseline on all of the data."""
     best = np.asarray(next(iter(made.values()))["loss"])
     seconds = float(next(iter(made.values()))["seconds"])
-    yield f"{'at equal quality':26}{'share of the data':>28}{'share of the time':>28}"
+    yield f"{'at equal quality':26}{'share of the data':>36}{'share of the time':>36}"
     for name in [case.name for case in made if case.share == 1.0][1:]:
         rows = sorted(((case.share, row) for case, row in made.items() if case.name == name), key=lambda pair: pair[0])
         losses = np.array([row["loss"] for _, row in rows])
@@ -157,7 +157,7 @@ def at_equal_quality(made: Made) -> Iterator[str]:
             found = [reached(shares, losses[:, seeds].mean(axis=1), float(best[seeds].mean())) for seeds in drawn]
             low, high = np.quantile(found, [0.025, 0.975], method="nearest")
             told = [_share(v, min(shares)) for v in (value, low, high)]
-            line += f"{f'{told[0]} ({told[1]} to {told[2]})':>28}"
+            line += f"{f'{told[0]} ({told[1]} to {told[2]})':>36}"
         yield line
 
 

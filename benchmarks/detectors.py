@@ -54,8 +54,8 @@ def main() -> int:
         return 2
     thresholds = Thresholds()
     warm_up(thresholds)
-    if asked.sensitivity:
-        print(format_rows(sensitivity(curves, thresholds)))
+    if asked.sensitivity is not None:
+        print(format_rows(sensitivity(curves, thresholds, asked.sensitivity)))
         return 0
     if asked.tune_peers:
         print(json.dumps(tuned_peers(curves), indent=4))
@@ -90,7 +90,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout and nothing else")
     parser.add_argument("--curves", type=Path, action="append", help="a folder with an INDEX.csv; may be repeated")
     parser.add_argument("--plot", type=Path, help="a folder for one picture per curve")
-    parser.add_argument("--sensitivity", action="store_true", help="the judge with each threshold x 0.5 and x 2, only")
+    about = "the judge with each threshold, or each of these, x 0.5 and x 2, only"
+    parser.add_argument("--sensitivity", nargs="*", metavar="NAME", help=about)
     parser.add_argument("--tune-peers", action="store_true", help="the peers' best thresholds on the tuning part, only")
     parser.add_argument("--ours", action="store_true", help="the judge without the peers: a quarter of the time")
     parser.add_argument("--waiting", action="store_true", help="regret and calibration of waiting, only")

@@ -130,6 +130,18 @@ def test_every_setting_of_the_exporter_is_documented() -> None:
     assert {key for key in keys if f"| `{key}` |" not in page} == set()
 
 
+def test_every_file_that_contributing_names_exists() -> None:
+    """A bare file name is one of the folder that was named before it in its line."""
+    missing, folder = [], ROOT
+    for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines():
+        for path in re.findall(r"`([\w./-]+(?:\.py|\.toml|\.md|/))`", line):
+            named = ROOT / path
+            folder = (named if path.endswith("/") else named.parent) if "/" in path else folder
+            found = named.exists() or (folder / path).exists() or any(folder.rglob(path))
+            missing += [path] if not found and "NAME" not in path else []
+    assert missing == []
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_a_page_that_is_made_from_the_code_is_what_the_program_writes(name: str) -> None:
     """`make pages` writes them."""

@@ -242,7 +242,7 @@ class Hook:
         with self.guard("measure the step"):
             if self._meter is not None:
                 measurement = self._meter.measure(with_moments=extra)
-        with self.guard("tell where the step stands"):
+        with self.guard("read the step's position"):
             facts = self._facts.read() if self._rank == 0 else None
         with self.guard("gather the ranks' readings"):
             if self._gathering is not None:

@@ -48,8 +48,8 @@ def _changed(thresholds: Thresholds, name: str, value: float, factor: float) -> 
         return None
 
 
-def sensitivity(curves: Sequence[Curve], thresholds: Thresholds) -> list[Row]:
-    """A row per threshold, the defaults first."""
+def sensitivity(curves: Sequence[Curve], thresholds: Thresholds, names: Sequence[str] = ()) -> list[Row]:
+    """A row per threshold, or per one of `names`; the defaults first."""
     ready = [(curve, parts_of(curve)) for curve in curves]
 
     def on_all(changed: Thresholds | None) -> Summary | None:
@@ -59,6 +59,8 @@ def sensitivity(curves: Sequence[Curve], thresholds: Thresholds) -> list[Row]:
 
     rows = [Row(name="as they are", default=1.0, changed=(on_all(thresholds),) * len(FACTORS))]
     for name, value, changed in variants(thresholds):
+        if names and name not in names:
+            continue
         rows.append(Row(name=name, default=value, changed=tuple(on_all(c) for c in changed)))
     return rows
 

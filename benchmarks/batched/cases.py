@@ -161,6 +161,11 @@ def _slw(task: Task, *, total: int | None = None, schedule_alone: bool = False) 
     return replace(task.setting, seqlen=schedule) if schedule_alone else _with_slw(task, schedule, 0)
 
 
+def _slw_reshaped(task: Task) -> Setting:
+    """A step keeps its tokens, so that changes 3 to 5 do not apply."""
+    return replace(_slw(task, schedule_alone=True), reshaped=True)
+
+
 def _slw_again(task: Task) -> Setting:
     """At a restart, as the default ladder's rung: from 8 tokens over three LR warmups, with the five changes."""
     total = 3 * task.setting.warmup
@@ -223,6 +228,7 @@ SCRATCH: Mapping[str, Rung] = {
         Rung(name="SLW, five changes", changed=_slw),
         Rung(name="SLW, T = LR warmup", changed=lambda task: _slw(task, total=task.setting.warmup)),
         Rung(name="SLW, length alone", changed=lambda task: _slw(task, schedule_alone=True)),
+        Rung(name="SLW, reshaped", changed=_slw_reshaped),
         Rung(name="batch warmup", changed=_batch_warmup),
     )
 }

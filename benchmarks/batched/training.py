@@ -43,6 +43,9 @@ class Setting:
     seqlen: FixedLinear | None = None
     """Of all runs that are trained together; None is full length."""
 
+    reshaped: bool = False
+    """Samples are cut into pieces of the length, and all are trained on: a step keeps its tokens."""
+
     batch: BatchSizeSchedule | None = None
     random_ltd: RandomLtdSchedule | None = None
     qk_norm: bool = False
@@ -117,7 +120,7 @@ class Training:
         order: Callable[[int], Any] | None = None,
     ) -> None:
         """`order`: of a seed, in place of DataOrder; a curriculum."""
-        if len({(s.seqlen, s.batch, s.random_ltd, s.qk_norm, s.z_loss) for s in settings}) > 1:
+        if len({(s.seqlen, s.reshaped, s.batch, s.random_ltd, s.qk_norm, s.z_loss) for s in settings}) > 1:
             raise ValueError("runs that are trained together have the same lengths, batches, qk_norm and z_loss")
         self.shape, self.corpus, self.settings, self.batch = shape, corpus, list(settings), batch
         self.validate_every = validate_every
@@ -165,16 +168,19 @@ class Training:
         batch = first.batch.samples(state.samples) if first.batch else self.batch
         length = first.seqlen.seqlen(state.step) if first.seqlen else self.shape.seqlen
         rows = [self.corpus.training(order.take(state.samples, batch, state.step)[0]) for order in self.orders]
-        tokens = torch.from_numpy(np.stack(rows)[..., : length + 1])
+        pieces = self.shape.seqlen // length if first.reshaped else 1
+        whole = np.stack(rows)
+        cut = [whole[..., at : at + length + 1] for at in range(0, pieces * length, length)]
+        tokens = torch.from_numpy(np.concatenate(cut, 1))
         kept = first.random_ltd.kept_tokens(state.step, length) if first.random_ltd else length
-        drawn = self._drawn(batch, length, kept) if kept < length else ()
+        drawn = self._drawn(batch * pieces, length, kept) if kept < length else ()
         losses = self.models.losses(tokens, kept=drawn, z_loss=first.z_loss)
         g = self.models.gradients(losses)
         self.recorded.add("loss", losses)
         with torch.no_grad():
             self._update(g)
         state.samples += batch
-        state.tokens += batch * self._effective(length, kept)
+        state.tokens += batch * pieces * self._effective(length, kept)
         self.recorded.steps.append(state.step)
         self.recorded.tokens.append(state.tokens)
 

@@ -43,7 +43,7 @@ def _now() -> list[PanelBuilder]:
     verdict = Query(expr=f"max by (verdict) (sentinel_verdict{{{RUN}}}) == 1", legend="{{verdict}}", instant=True)
     levels = [(None, "green"), (1.2, "red")]
     return [
-        number("Verdict", verdict, about=help_of("sentinel_verdict"), named=True, nothing="nobody watches"),
+        number("Verdict", verdict, about=help_of("sentinel_verdict"), named=True, nothing="no watch"),
         _newest(
             "Attempts",
             f"count by (run) (count by (run, attempt) (last_over_time(sentinel_global_step{{{RUN}}}[$__range])))",

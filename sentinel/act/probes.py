@@ -242,7 +242,7 @@ class Probes:
     def _take_up(self) -> None:
         for life in self.record.running:
             if life.name not in self.jobs:
-                self.say(f"  {life.name}: begun before; taken up where it stands")
+                self.say(f"  {life.name}: started before; it continues")
                 self._job(life)
 
     def _job(self, life: Life) -> ProbeJob:

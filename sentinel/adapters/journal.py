@@ -97,7 +97,7 @@ class Journals:
                 try:
                     file = open_regular(path)
                 except FileNotFoundError:
-                    log.warning("%s is gone: what it told is not known any more", path)
+                    log.warning("%s was removed: its readings are lost", path)
                     continue
                 with file:
                     for size, line, _ in _lines(file):

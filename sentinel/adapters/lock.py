@@ -85,7 +85,7 @@ class RunLock:
     def _ask(self) -> None:
         holder = self._holder()
         if not holder:
-            raise LockHeld("nobody any more, its lock was taken away")
+            raise LockHeld("unknown: the lock file was removed")
         if holder.get("token") != self._token:
             raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}, which took the lock over")
 

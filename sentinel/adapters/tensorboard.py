@@ -43,7 +43,7 @@ class CutReport:
 
     def sentences(self) -> list[str]:
         """What a person should know; empty when the cut is complete."""
-        return [f"{name} was kept whole: {why}" for name, why in self.kept_whole.items()] + self.remarks
+        return [f"{name} was not cut: {why}" for name, why in self.kept_whole.items()] + self.remarks
 
 
 class TensorBoard:

@@ -51,7 +51,7 @@ COMMANDS = (  # in the order of `sentinel --help`
     Command("init", "init", SET_UP, "Write a commented configuration for a run."),
     Command("doctor", "doctor", SET_UP, "Check everything that a recovery needs. Exit 1: a recovery would fail."),
     Command("lint", "lint", SET_UP, "Check a run's settings by formula before it starts. Exit 1: there is an error."),
-    Command("tune", "tune", SET_UP, "Find a warmup's start and duration by short runs. Exit 1: none is calm."),
+    Command("tune", "tune", SET_UP, "Find a warmup's start and duration by short runs. Exit 1: all fluctuate."),
     Command("dashboards", "dashboards", SET_UP, "Push the dashboards to a Grafana, diff them, or export them."),
     Command("demo", "demo", SET_UP, "Train a small GPT until it diverges, and recover it. Needs the trainer extra."),
     Command("checkpoints", "checkpoints", KEEP, "List the checkpoints: whole, healthy, pinned, and why not."),

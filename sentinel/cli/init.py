@@ -26,7 +26,7 @@ def init(
     name: Annotated[str, typer.Argument(help="The run's name.")],
     checkpoints: Annotated[str, typer.Option(help="The trainer's save folder, from here.")] = "checkpoints",
     command: Annotated[
-        list[str] | None, typer.Option(help="One word of the trainer's command; may be repeated.")
+        list[str] | None, typer.Option(help="One argument of the trainer's command; may be repeated.")
     ] = None,
     launcher: Annotated[str | None, typer.Option(help="local, slurm, elsewhere: how the job is started.")] = None,
     metrics_address: Annotated[

@@ -210,7 +210,7 @@ def summary_of(report: Report) -> str:
     remark = (
         ""
         if report.monotone
-        else "A longer T was calm where a shorter one fluctuated: between them it is chance. Look at the plot.\n"
+        else "A longer T did not fluctuate where a shorter one did: between them it is chance. Look at the plot.\n"
     )
     if chosen is None:
         return f"No pacing found: {report.reason}.\n{remark}{cost}"

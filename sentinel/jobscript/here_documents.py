@@ -90,7 +90,7 @@ def _edit(document: Document, change: SetJson, value: str) -> Edit | None:
         inside = members(text, start)
         named = [member for member in inside if member.key == key]
         if len(named) > 1:
-            raise LineError(f"{'.'.join(change.path[: depth + 1])} stands twice")
+            raise LineError(f"{'.'.join(change.path[: depth + 1])} is given twice")
         if not named:
             return _addition(text, start, inside, change.path[depth:], change.value)
         member = named[0]

@@ -46,7 +46,7 @@ def set_in_made(reading: Reading, change: SetJson, redirect: Node) -> tuple[Edit
     end = script.source.find(b"\n", statement.end_byte)
     end = len(script.source) if end < 0 else end
     if re.fullmatch(rb"[ \t]*(#.*)?", script.source[statement.end_byte : end]) is None:
-        raise script.refusal(statement.end_byte, "something stands behind the command that writes the JSON")
+        raise script.refusal(statement.end_byte, "another command follows the one that writes the JSON")
     line_start = script.source.rfind(b"\n", 0, statement.start_byte) + 1
     indent = re.match(rb"[ \t]*", script.source[line_start:])
     target = code_of(redirect.children[-1])

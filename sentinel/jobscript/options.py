@@ -41,7 +41,7 @@ def set_option(reading: Reading, change: SetOption) -> tuple[Edit, ...]:
     """The edit that gives the trainer this option with this value.
 
     A value that comes from a variable or a calculation is replaced where it is used: the variable may also be part
-    of a path. An option that stands twice in one list is changed where it stands last, as argparse reads it.
+    of a path. An option that is given twice in one list is changed where it stands last, as argparse reads it.
     """
     launches = trainers(reading)
     refuse_unfollowed_mentions(reading, change.flag)
@@ -55,7 +55,7 @@ def set_option(reading: Reading, change: SetOption) -> tuple[Edit, ...]:
     by_place = {each.at.word.start: each for _, occurrences in found for each in occurrences}
     if len({each.at.written.start for each in by_place.values()}) > 1:
         by_line = {reading.script.line(start): start for start in sorted(by_place)}
-        raise reading.script.unclear(f"{change.flag} stands in two lists of arguments,", list(by_line.values()))
+        raise reading.script.unclear(f"{change.flag} is in two lists of arguments,", list(by_line.values()))
     occurrence = by_place[max(by_place)]
     refuse_unsure(reading, occurrence.at)
     return _replacement(reading, occurrence, change, launches)
@@ -144,7 +144,7 @@ def _removal(reading: Reading, occurrence: Occurrence, change: RemoveOption) -> 
         _refuse_side_effects(reading, value)
     end = occurrence.values[wanted - 1].end if wanted and not occurrence.joined else at.word.end
     if b"#" in script.source[at.word.start : end] and at.written.kind == "array":
-        raise script.refusal(at.word.start, f"a comment stands between {change.flag} and its values")
+        raise script.refusal(at.word.start, f"a comment is between {change.flag} and its values")
     return _with_its_blanks(script.source, at.written, at.word.start, end)
 
 

@@ -75,7 +75,7 @@ def parse(text: str) -> Script:
     if len(source) > _LARGEST_BYTES:
         raise ScriptRefused(None, f"it has {len(source)} bytes, and the limit is {_LARGEST_BYTES >> 20} MiB")
     if source.startswith(b"\xef\xbb\xbf"):
-        raise ScriptRefused(1, "it begins with a byte order mark, so that its first line is none that sbatch knows")
+        raise ScriptRefused(1, "it begins with a byte order mark, so sbatch does not recognise its first line")
     for byte, reason in _NOT_IN_A_SCRIPT.items():
         if byte in source:
             raise script.refusal(source.index(byte), reason)

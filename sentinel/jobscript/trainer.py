@@ -86,7 +86,7 @@ def refuse_unfollowed_mentions(reading: Reading, flag: str) -> None:
     followed = [*_followed(reading, flag), *_unused(reading), *comments]
     for found in re.finditer(rb"(?<!\w)" + re.escape(to_bytes(flag)) + rb"(?![\w-])", script.source):
         if not any(start <= found.start() and found.end() <= end for start, end in followed):
-            raise script.refusal(found.start(), f"{flag} stands where its way to the trainer can't be followed")
+            raise script.refusal(found.start(), f"{flag} is given where its way to the trainer can't be followed")
 
 
 def _launches(reading: Reading) -> Iterator[Launch]:

@@ -142,7 +142,7 @@ def _pairs(text: str) -> list[_Pair]:
     found = [_pair(key, value) for key, value in root.value if isinstance(key, yaml.ScalarNode)]
     names = [pair.key for pair in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise LineError(f"{twice} stands twice")
+        raise LineError(f"{twice} is given twice")
     return found
 
 
@@ -169,7 +169,7 @@ def _edit(text: str, key: str, change: SetOption | RemoveOption) -> Edit | None:
             return None
         line_end = text.find("\n", named.end) + 1
         if text[line_start : named.key_start].strip() or "\n" in text[named.key_start : named.end] or not line_end:
-            raise LineError(f"{key} does not stand on a line of its own")
+            raise LineError(f"{key} is not on a line of its own")
         return Edit(start=line_start, end=line_end, new="")
     value = _scalar("true" if change.value is None else change.value)
     if named is not None:

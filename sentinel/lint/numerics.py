@@ -61,7 +61,7 @@ def loss_scale(facts: Facts) -> Iterator[Remark]:
         return
     if facts.static_loss_scale is not None:
         yield warning(
-            f"the loss scale is held at {facts.static_loss_scale:g}: gradients that overflow it are lost, "
+            f"the loss scale is fixed at {facts.static_loss_scale:g}: gradients that overflow it are lost, "
             "step after step; let it be dynamic (loss_scale 0 in the DeepSpeed JSON)"
         )
     elif facts.initial_loss_scale is not None and facts.initial_loss_scale > 2**16:

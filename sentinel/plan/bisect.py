@@ -163,7 +163,7 @@ def answer(question: Question, results: Results) -> Answer:
     exactly = "again, bit for bit" if control.exact else "again"
     reason = f"the control diverged {exactly}: the cause is in the data, the settings or the checkpoint"
     if not found:
-        reason += "; no change that was tried healed it"
+        reason += "; no change that was tried prevented it"
     return _answered(question, results, found, reason)
 
 
@@ -219,7 +219,7 @@ def _not_repeated(results: Results) -> Iterator[Suspect]:
     rung = {"note": "restart from the checkpoint with nothing changed, without the attempt's nodes"}
     at, what = control.differs_at, _first(control)
     part = next((cause for names, cause in _DIFFERED_FIRST if what in names), CHANCE)
-    seen = f"the control is the run bit for bit up to step {at}, where {what} differs, and stays calm"
+    seen = f"the control is the run bit for bit up to step {at}, where {what} differs, and does not diverge"
     began_late = control.compared > 0 and at is not None and at > min((s for s, _ in control.losses), default=0)
     if again is None:
         yield Suspect(cause=part, sure="possible", why=f"{seen}; a second control would tell it from chance", rung=rung)
@@ -229,9 +229,11 @@ def _not_repeated(results: Results) -> Iterator[Suspect]:
     elif control.losses == again.losses and began_late:
         yield Suspect(cause=part, sure="sure", why=f"{seen}; a second control agrees with it in every step", rung=rung)
     else:
-        why = f"two controls stay calm; {repeats(results)}; more controls would tell how often it diverges"
+        why = f"two controls do not diverge; {repeats(results)}; more controls would tell how often it diverges"
         yield Suspect(cause=CHANCE, sure="possible", why=why)
-        yield Suspect(cause=part, sure="possible", why=f"two controls stay calm, the run did not; {what} differs first")
+        yield Suspect(
+            cause=part, sure="possible", why=f"two controls do not diverge, the run did not; {what} differs first"
+        )
 
 
 def _healed(question: Question, results: Results) -> Iterator[Suspect]:
@@ -251,16 +253,16 @@ def _data(question: Question, calm: list[str], ill: list[str]) -> Suspect:
     change = question.probes[SKIP].change
     rung = question.rungs.get(SKIP)
     if OTHERS in ill:
-        why = f"{change} heals it; skipping others before them does not"
+        why = f"{change} prevents it; skipping others before them does not"
         return Suspect(cause=SAMPLES, sure="sure", why=why, rung=rung)
     if OTHERS in calm:
-        why = f"{change} heals it, but so does skipping others before them: any change of the data may"
+        why = f"{change} prevents it, but so does skipping others before them: any change of the data may"
         return Suspect(cause=SAMPLES, sure="possible", why=why, rung=rung)
-    return Suspect(cause=SAMPLES, sure="likely", why=f"{change} heals it", rung=rung)
+    return Suspect(cause=SAMPLES, sure="likely", why=f"{change} prevents it", rung=rung)
 
 
 def _how_sure(name: str, question: Question, calm: list[str], ill: list[str]) -> Sure:
-    """Sure only where nothing else that was tried healed it, and the data was tried."""
+    """Sure only where nothing else that was tried prevented it, and the data was tried."""
     evidence = question.evidence
     if name == NODE:
         return "sure"
@@ -277,7 +279,7 @@ def _how_sure(name: str, question: Question, calm: list[str], ill: list[str]) ->
 
 def _why(name: str, question: Question, ill: list[str]) -> str:
     probe, evidence = question.probes[name], question.evidence
-    parts = [f"{probe.change} heals it"]
+    parts = [f"{probe.change} prevents it"]
     if ill:
         parts.append(f"{', '.join(ill)} {'do' if len(ill) > 1 else 'does'} not")
     if name == LOWER_LR and evidence.lr_jump > 1.5:

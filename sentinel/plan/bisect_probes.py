@@ -1,17 +1,17 @@
 """question_of(…) -> Question: the window of an incident, and the one change of each probe. Pure.
 
-The probes, what each changes, and the cause that is named where it heals:
+The probes, what each changes, and the cause that is named where the run then does not diverge:
 
 - control: nothing. it does not diverge again: chance or a machine; no further change is tried.
 - control-again: nothing; where the first was calm. the two agree bit for bit: a machine, by the reading that differs
   first.
 - skip-suspects: the suspected samples skipped. samples of the data.
-- skip-others: samples before them skipped, the suspected ones not; where the first healed. then any change of the
-  data heals: no proof.
+- skip-others: samples before them skipped, the suspected ones not; where the first one helped. then any change of the
+  data helps: no proof.
 - other-order: another seed for the data to come. the order of the data.
 - fp32: [bisect] fp32_options. precision.
 - lower-lr: LR x 1/8, or down to where it was before it rose. learning rate.
-- longer-warmup: a warmup over the window, then a window at the full LR; where lower-lr healed. LR warmup too short.
+- longer-warmup: a warmup over the window, then a window at the full LR; where lower-lr helped. LR warmup too short.
 - slw: sequence length warmup from the checkpoint on. sequence length.
 - fresh-moments: Adam's moments set to 0. Adam's moments.
 - other-node: --exclude of the attempt's nodes; local: [bisect] other_node_environment. hardware: a node.

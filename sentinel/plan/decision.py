@@ -30,7 +30,7 @@ def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
     if incident.current is not None:
         return plan_rollback(incident.current, run, policy)
     if (wait := incident.waiting) is not None:
-        return Plan(reason=f"{wait.rung!r} watches until step {wait.until_step} whether the run heals")
+        return Plan(reason=f"{wait.rung!r} watches until step {wait.until_step} whether the run recovers")
     if verdict.kind is not VerdictKind.DIVERGED and not incident.rollbacks:
         return Plan(reason=f"the run has not diverged: {verdict.reason}")
     return decide(incident, run, policy)
@@ -55,7 +55,7 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
         begin = run.last_step if run.last_step is not None else incident.alarm_step or 0
         until = begin + rung.wait_steps
         wait = Wait(rung=rung.name, hypothesis=rung.hypothesis, from_step=begin, until_step=until)
-        return Plan(wait=wait, reason=f"watch until step {until} whether the run heals by itself")
+        return Plan(wait=wait, reason=f"watch until step {until} whether the run recovers by itself")
     if sum(len(i.rollbacks) for i in run.incidents) >= policy.rollback_budget:
         return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
     if (refused := no_room(run)) is not None:

@@ -69,7 +69,7 @@ def unconfirmed(decision: Rollback, run: RunState) -> tuple[str, ...]:
         said.append("the trainer has reported nothing so far: that it restarts at all will show in its first report")
     said += dict.fromkeys(unreported(overrides, run.baseline).values())
     if decision.target_step and overrides.anchor.consumed_samples is None:
-        said.append(f"the first sample: consumed_samples at step {decision.target_step} stands in no journal")
+        said.append(f"the first sample: consumed_samples at step {decision.target_step} is in no journal")
     return tuple(said)
 
 
@@ -86,7 +86,9 @@ class Coming(Described):
 
     global_step: int
     lr: float | None  # None: the schedule is not known, or goes by tokens or samples that can't be counted beforehand
-    seqlen: int | None  # tokens per sample; None: the validations decide it, or nobody has reported the full length
+    seqlen: (
+        int | None
+    )  # tokens per sample; None: the validations decide it, or the trainer has not reported the full length
     # samples of the step over all ranks, before they are rounded to micro-batches; None: not reported, or not countable
     global_batch_samples: int | None
     kept_tokens: int | None  # tokens of a sample that the dropping layers keep; None: all, or the length is not known

@@ -112,7 +112,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """A rung that only watches whether the run heals by itself; it starts nothing and rolls nothing back."""
+    """A rung that only watches whether the run recovers by itself; it starts nothing and rolls nothing back."""
 
     rung: str
     hypothesis: str

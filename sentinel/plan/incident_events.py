@@ -167,7 +167,7 @@ def _take(incidents: dict[str, Incident], event: Event) -> None:
     words = [event.get(key) for key in _STRINGS] + [word for key in _LISTS for word in event.get(key) or ()]
     for values, expected in ((words, str), ([event.get(key) for key in _WHOLE], int)):
         if odd := [value for value in values if not isinstance(value, expected | None)]:
-            raise IncidentLogError(f"{shown(odd[0])} stands where a value of type {expected.__name__} should")
+            raise IncidentLogError(f"{shown(odd[0])} is in the place of a value of type {expected.__name__} should")
     if kind == "opened":
         incidents[checked_name(event["incident"], "incident")] = _opened(event)
         return

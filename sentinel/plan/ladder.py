@@ -140,7 +140,7 @@ class Rung(OptimizerSettings):
     """Free-form: options that the trainer no longer gets, as "--fp16": the option goes with all of its values."""
 
     wait_steps: Annotated[int | None, POSITIVE] = None
-    """Change nothing and watch for so many more steps whether the run heals; a rung of its own. None does not wait."""
+    """Change nothing and wait so many more steps for the run to recover; a rung of its own. None does not wait."""
 
     bisect: bool = False
     """Ask for the cause first: once the job is stopped, `sentinel bisect` of the incident is run, and the restart makes

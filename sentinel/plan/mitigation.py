@@ -38,7 +38,7 @@ def overrides_for(
     new_seed: int,
     onset_past: int | None = None,
 ) -> Overrides:
-    """What the trainer is to do differently. ConfigError when the rung needs something that nobody has reported.
+    """What the trainer is to do differently. ConfigError when the rung needs a fact that is not reported.
     `onset_past` is the position in the data that lies safely past the onset, for a rung that skips up to there."""
     if rung.bisect:
         raise ConfigError(f"rung {rung.name!r} follows from `sentinel bisect`: its change is not known before")
@@ -174,7 +174,7 @@ def _free(rung: Rung, baseline: Baseline) -> Free | None:
 
 def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
     """The LR with the rung's own factors; what a sequence length warmup changes of it comes on top. ConfigError where
-    the rung needs what nobody has reported."""
+    the rung needs what the trainer has not reported."""
     lr = baseline.lr
     if rung.lr_warmup_factor is None and rung.lr_factor is None:
         return lr
@@ -202,7 +202,7 @@ def _counted(lr: LrSchedule, baseline: Baseline, anchor: Anchor) -> int:
         raise ConfigError(f"the LR counts {lr.unit}, and the target's consumed_{lr.unit} is unknown")
     if lr.unit == "tokens" and baseline.random_ltd is not None and baseline.random_ltd.drops:
         raise ConfigError(  # counted from consumed_tokens, it would stay at 0 until the others have caught up
-            "the LR counts the tokens that random-LTD leaves, and nobody has reported how many those are at the target"
+            "the LR counts the tokens that random-LTD leaves, and the trainer has not reported how many they are there"
         )
     return counted
 

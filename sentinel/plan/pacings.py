@@ -35,7 +35,7 @@ from sentinel.vocabulary.training_settings import TrainingSettings
 
 def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
     """The settings in effect, with the rung's sequence length warmup and all that goes with it. ConfigError, here as
-    below, where the rung needs what nobody has reported."""
+    below, where the rung needs what the trainer has not reported."""
     if rung.seqlen_start is None:
         return standing
     seqlen, shorten = _seqlen(rung, baseline, anchor), rung.seqlen_shorten or baseline.shorten
@@ -50,7 +50,7 @@ def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, a
         raise ConfigError("a reshape keeps the tokens of a step, so leave seqlen_by_tokens out")
     by_tokens = rung.seqlen_by_tokens or baseline.lr_from_start  # a job script gets all that goes with SLW
     if by_tokens and (missing := _not_reported(baseline)):
-        raise ConfigError(f"it counts by tokens, and nobody has reported {', '.join(missing)}")
+        raise ConfigError(f"it counts by tokens, and the trainer has not reported {', '.join(missing)}")
     return with_slw(standing, baseline, anchor)
 
 
@@ -74,13 +74,13 @@ def with_slw(standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> 
 
 
 def left_as_it_is(standing: TrainingSettings, baseline: Baseline) -> Iterator[str]:
-    """What a warmup of the sequence length would change as well and can't, since nobody has reported it; in words."""
+    """What a warmup of the sequence length would change as well and can't, since it is not reported; in words."""
     begins = standing.seqlen is not None and standing.seqlen != baseline.seqlen and standing.seqlen.warms_up
     by_tokens = standing.total_tokens is not None or (standing.lr is not None and standing.lr.decay_unit == "tokens")
     if begins and not (standing.shorten or "truncate").startswith("reshape"):
         missing = _not_reported(baseline)
         if missing and not (by_tokens and missing == ["the LR schedule"]):
-            yield f"the end and the LR stay as they are, as far as nobody has reported {', '.join(missing)}"
+            yield f"the end and the LR stay as they are, as far as the trainer has not reported {', '.join(missing)}"
 
 
 def _not_reported(baseline: Baseline) -> list[str]:
@@ -95,7 +95,7 @@ def _not_reported(baseline: Baseline) -> list[str]:
 
 
 def position_at(anchor: Anchor, baseline: Baseline) -> Position:
-    """The target's position; what nobody has reported is counted from the schedules, where the LR does not go by it.
+    """The target's position; what is not reported is counted from the schedules, where the LR does not go by it.
     ConfigError where it does, or where the batch and the full length are not known."""
     batch, full = baseline.batch_size, baseline.full_seqlen
     samples, tokens = anchor.consumed_samples, anchor.consumed_tokens
@@ -111,7 +111,7 @@ def position_at(anchor: Anchor, baseline: Baseline) -> Position:
 def _seqlen(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule:
     full = baseline.full_seqlen
     if full is None:
-        raise ConfigError("it warms the sequence length up, and nobody has reported the full length")
+        raise ConfigError("it warms the sequence length up, and the trainer has not reported the full length")
     asked = start_for_size(baseline.parameters) if rung.seqlen_start == "by_size" else rung.seqlen_start or 0
     start, multiple = min(asked, full), rung.seqlen_multiple or 8
     common: dict[str, Any] = {"start": start, "full": full, "anchor_step": anchor.global_step, "multiple": multiple}
@@ -149,7 +149,7 @@ def batch_size_for(
         return before
     if before is None or anchor.consumed_samples is None:
         what = "the full batch" if before is None else "consumed_samples at the target"
-        raise ConfigError(f"it warms the batch up, and nobody has reported {what}")
+        raise ConfigError(f"it warms the batch up, and the trainer has not reported {what}")
     seqlen, full = baseline.seqlen, before.full
     if seqlen is not None and seqlen.warms_up and (seqlen.end_step is None or seqlen.end_step > anchor.global_step):
         raise ConfigError(SLW_AND_BATCH)
@@ -167,7 +167,7 @@ def random_ltd_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> RandomLtdS
     if rung.random_ltd_start is None or rung.random_ltd_total_steps is None:
         return baseline.random_ltd
     if baseline.full_seqlen is None:
-        raise ConfigError("it drops tokens, and nobody has reported the full length")
+        raise ConfigError("it drops tokens, and the trainer has not reported the full length")
     return RandomLtdSchedule(
         start=rung.random_ltd_start,
         full=baseline.full_seqlen,

@@ -30,8 +30,8 @@ WHAT_TO_DO: Mapping[str, str] = {
     " trains (`squeue`, `ps`), then see docs/RUNBOOK.md#whether-the-run-is-alive.",
     "paging": "Critical: a channel's folder can't be written. Make STATE_DIR/pages writable, or free space. The"
     " incident log has every event.",
-    "bad_start": "Warning, critical where the newest attempt loaded another state than was saved: it does not go"
-    " on with the run, and the sentence names the likeliest fault (docs/STARTS.md). Stop the job, mend the fault"
+    "bad_start": "Warning, critical where the newest attempt loaded another state than was saved: it does not"
+    " continue the run, and the sentence names the likeliest fault (docs/STARTS.md). Stop the job, repair the fault"
     " and start it again; if the change was meant, do nothing.",
     "early_warning": "Warning: signals rise together, and a divergence may follow (docs/JUDGE.md#early-warning)."
     " [policy] warn says what is done; 'off' ends these pages.",

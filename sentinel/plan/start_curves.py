@@ -87,7 +87,7 @@ def learning_rate(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     """Against the schedule that was decided, else the reported one, else the rates of the same steps before."""
     now = {s.global_step: s.lr for s in start.samples if s.lr is not None and math.isfinite(s.lr)}
     if not now or (start.decided & {"lr", "free"} and _schedule(start, ancestor) is None):
-        yield silent("learning rate", "it is not reported, or a rung changes it in a way that can't be foreseen")
+        yield silent("learning rate", "it is not reported, or a rung changes it in a way that can't be predicted")
         return
     curve = _schedule(start, ancestor) or ancestor.trail.lr
     known = {step: lr for step in now if (lr := curve(step)) is not None}

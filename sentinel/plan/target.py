@@ -53,7 +53,7 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy,
     if incident.rollbacks and incident.rollbacks[-1].target_step < limit:
         limit, why = incident.rollbacks[-1].target_step, "no later than the last target"
     whole, passed = healthy_until(limit, run)
-    why = "; ".join([why, *passed[:1], *([f"{len(passed) - 1} more likewise"] if len(passed) > 1 else [])])
+    why = "; ".join([why, *passed[:1], *([f"{len(passed) - 1} more passed over too"] if len(passed) > 1 else [])])
     if not whole:
         none = "no healthy checkpoint" if passed else "no checkpoint"
         return Target(tag=None, global_step=0, reason=f"{none} lies {why}: from scratch")

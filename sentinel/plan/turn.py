@@ -64,7 +64,7 @@ def _decided(look: Look, policy: Policy) -> Turn:
     if undoing is not None and policy.mode == "act":
         return Turn(reason=f"the undo of {undoing.id} was cut short and is carried to its end", undo=(undoing,))
     if undoing is not None:
-        why = f"the undo of {undoing.id} is half done: `sentinel undo` goes on with it"
+        why = f"the undo of {undoing.id} is unfinished: `sentinel undo` completes it"
         return Turn(reason=why, message=why)
     incident = run.open_incident
     turn = bad_start_turn(look, policy)

@@ -182,7 +182,7 @@ def _not_yet_reported(incident: Incident, rollback: Rollback, look: Look, policy
     made = made_since(look.history, rollback.last_start_attempt)
     if made >= policy.confirm_within_steps:
         return stop_turn(
-            incident, f"{rollback.id} was started, {made} steps were made since, and nobody says with what"
+            incident, f"{rollback.id} was started, {made} steps were made since, and no start report tells the settings"
         )
     writers, within_s = look.run.jobs.writers, policy.confirm_within_s
     if writers and all(w.pending for w in writers):

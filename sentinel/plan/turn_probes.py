@@ -33,7 +33,7 @@ def turn_beside(incident: Incident, look: Look, policy: Policy) -> Turn | None:
         return Turn(reason=why, message=why)
     if after_attempt is not None and (look.newest_attempt or 0) > after_attempt:
         return stop_turn(
-            incident, f"attempt {look.newest_attempt} began during the {what} of {incident.id}: it is let go on"
+            incident, f"attempt {look.newest_attempt} began during the {what} of {incident.id}: it is left running"
         )
     if race is not None and race.winner is not None:
         decision = adoption(race, race.winner, incident, look.run)

@@ -98,8 +98,8 @@ def _sentence(moment: Moment, waiting: Waiting, run: RunState) -> str:
     own = f", {odds.own} of this run's own did come back" if odds.own else ""
     act, wait = (f"{steps:.0f} steps{_hours(steps, run)}" for steps in (waiting.act_steps, waiting.wait_steps))
     return (
-        f"{cheaper}: of {odds.pooled} pooled spikes that stood so for {moment.age:.0f} steps {odds.pooled_never} never "
-        f"came back{own}; {odds.never:.0%} are expected not to. A rollback now costs {act}; waiting until step "
+        f"{cheaper}: of {odds.pooled} pooled spikes that looked so after {moment.age:.0f} steps {odds.pooled_never} "
+        f"never came back{own}; {odds.never:.0%} are expected not to. A rollback now costs {act}; waiting until step "
         f"{waiting.wait_until} costs {wait} on average"
     )
 

@@ -38,7 +38,7 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
             keys = "; ".join(f"{key} = {dump_json(value)}" for key, value in suspect["rung"].items())
             lines.append(f"   the rung that follows: {keys}")
     if not report["ranked"]:
-        lines.append("nothing that was tried speaks for a cause")
+        lines.append("no probe points to a cause")
     left = dict[str, list[str]]()
     for name, why in report["not_tried"]:
         left.setdefault(why, []).append(name)

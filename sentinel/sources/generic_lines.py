@@ -100,7 +100,7 @@ class Generic(Decoder):
         self.note = ""
         self._from_zero = self._of_fairseq = False
         self._epochs = Epochs()
-        self.kinds = StepKinds()
+        self.kinds = self._kinds = StepKinds()  # twice: Python finds a name faster that no class has
         self._kind = Kind(False, 0, "", "")  # of the line before
         self._columns: dict[str, re.Pattern[str]] = {}
         self._loss = ""  # the name of the loss that is asked for
@@ -113,7 +113,7 @@ class Generic(Decoder):
         self._loss = columns.get("loss", "")
 
     def learn(self, other: Decoder) -> None:
-        self.kinds = other.kinds.afresh()
+        self.kinds = self._kinds = other.kinds.afresh()
 
     @property
     def notes(self) -> list[str]:
@@ -143,7 +143,7 @@ class Generic(Decoder):
         kind = (valid is not None, loss.rank, counted.word, loss.name)
         if kind != self._kind:
             self._kind = Kind(*kind)
-        if not self.kinds.take(self._kind, counted.step):
+        if not self._kinds.take(self._kind, counted.step):
             return beside
         reading = self._reading(counted, head, rest, loss.text)
         if not counted.redrawn:

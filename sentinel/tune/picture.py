@@ -42,7 +42,9 @@ def draw(report: Report) -> None:
         below.set_xlabel("global step (grey: end of the beginning, horizon)", color=_INK)
         if report.probes:
             figure.legend(loc="outside right upper", frameon=False, fontsize=8.5)
-        figure.suptitle(f"{report.run}: {report.chosen or 'no calm pacing'}", fontsize=12.5, color=_INK)
+        figure.suptitle(
+            f"{report.run}: {report.chosen or 'no pacing without a fluctuation'}", fontsize=12.5, color=_INK
+        )
         figure.savefig(report.plot, dpi=130)
         plt.close(figure)
 

@@ -39,7 +39,9 @@ class Report:
     task: Task
     chosen: Pacing | None
     reason: str
-    monotone: bool  # False: a longer duration was calm where a shorter one fluctuated: the answer depends on the order
+    monotone: (
+        bool  # False: a longer duration did not fluctuate where a shorter one did: the answer depends on the order
+    )
     probes: tuple[ProbeRow, ...]
     plot: Path
 

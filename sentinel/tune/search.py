@@ -102,7 +102,7 @@ def decide(space: Space, seen: Mapping[Pacing, Seen], *, room: int = 1) -> Decis
             return Decision(probes=tuple(wanted), reason=_question(space, start, low, high))
         if low >= 0:
             return Decision(chosen=Pacing(start, space.durations[low]), over=True, reason=_answer(space, low, high))
-    return Decision(over=True, reason="no start and duration of those that were tried is calm up to the horizon")
+    return Decision(over=True, reason="every start and duration that was tried fluctuates before the horizon")
 
 
 def bracket(space: Space, seen: Mapping[Pacing, Seen], start: int) -> tuple[int, int]:
@@ -129,7 +129,7 @@ def _cuts(space: Space, seen: Mapping[Pacing, Seen], start: int, room: int) -> l
 
 
 def _question(space: Space, start: int, low: int, high: int) -> str:
-    calm = f"calm over {space.durations[low]} steps" if low >= 0 else "no duration known to be calm"
+    calm = f"calm over {space.durations[low]} steps" if low >= 0 else "no duration known without a fluctuation"
     ill = f"not over {space.durations[high]}" if high < len(space.durations) else "none known to fluctuate"
     return f"from {start}: {calm}, {ill}"
 
@@ -137,7 +137,7 @@ def _question(space: Space, start: int, low: int, high: int) -> str:
 def _answer(space: Space, low: int, high: int) -> str:
     longest = space.durations[low]
     if high == len(space.durations):
-        return f"calm up to the longest duration that was to be tried, {longest} steps: longer ones may be as well"
+        return f"no fluctuation up to the longest duration tried, {longest} steps: longer ones may be as well"
     return f"calm over {longest} steps; over {space.durations[high]} the validation perplexity fluctuates"
 
 

@@ -106,7 +106,7 @@ def task_of(tuning: Tuning, facts: Facts, what: What = "slw") -> Task:
     warmup = tuning.lr_warmup_steps or _whole(warmup_steps(facts))
     length = tuning.full_seqlen or facts.seq_length
     if not warmup:
-        raise ConfigError("the run's LR warmup is not to be seen, or there is none: [tune] lr_warmup_steps can say it")
+        raise ConfigError("the run's LR warmup is unknown or 0: set [tune] lr_warmup_steps")
     if length is None:
         raise ConfigError("the run's full length is not to be seen: [tune] full_seqlen can say it")
     if what == "voc" and not tuning.voc_index:

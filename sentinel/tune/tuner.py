@@ -78,7 +78,7 @@ class Tuner:
         with ThreadPoolExecutor(max_workers=self.parallel) as stopper, self._stopped_at_last():
             for life in self.record.running():
                 self.probes[life.pacing] = self.probe_of(life)
-                self.say(f"  {life.name}: begun before; taken up where it stands")
+                self.say(f"  {life.name}: started before; it continues")
             while True:
                 self._look()
                 self._bury()

@@ -180,17 +180,17 @@ _JUDGED = {
     ),
     "correlation_lag_steps{signal}": "That lag: above 0 the signal comes first.",
     "start_audit{verdict}": (
-        "1 for whether the attempt goes on with the run, 0 for the other verdicts; absent before it is known."
+        "1 for the verdict on whether the attempt continues the run, 0 for the others; absent before it is known."
     ),
     "last_sample_timestamp_seconds": "When the newest sample was made, Unix time.",
 }
 # Of the run: what outlives an attempt has the label `run` alone, since a counter that began anew with each attempt
 # would hide its own increase.
 _OF_THE_RUN = {
-    "incidents{status}": "Incidents of the run, by where they stand.",
+    "incidents{status}": "Incidents of the run, by status.",
     "last_incident_timestamp_seconds": "When the newest incident was opened, Unix time; absent without one.",
     "mitigation{state}": (
-        "Of the incident that is not closed, 1 for where its newest rollback stands; absent without one."
+        "Of the incident that is not closed, 1 for the state of its newest rollback; absent without one."
     ),
     "actions_total{action, outcome}": "Actions over the run's life, by kind and outcome.",
     "last_action_failed": "1 when the last action has failed and nothing has come of it since, else 0.",

@@ -119,7 +119,7 @@ class Free(Described):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings(SharedSettings):
-    """What a run trains with, or a change of it. None is what nobody has reported, or what is left as it is."""
+    """What a run trains with, or a change of it. None: not reported, or left as it is."""
 
     lr: Annotated[LrSchedule | None, _standing("LR schedule", "lr_schedule", "schedule", restored=True)] = None
     # Of any pacing; one that does not warm up where SLW is off.

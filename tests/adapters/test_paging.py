@@ -329,7 +329,7 @@ def test_what_failed_is_tried_again_until_it_arrives(tmp_path: Path, caplog: pyt
     assert outbox.empty()
     assert channel.tried == [told.id] * 7
     assert caplog.text.count("answered 500") == 1  # once for each reason
-    assert "ValueError, which nobody foresaw" in caplog.text
+    assert "ValueError: an error of sentinel's own" in caplog.text
     assert TOKEN not in caplog.text
 
 

@@ -131,6 +131,19 @@ def test_shorter_sequences_and_the_end_by_tokens() -> None:
     assert made.tokens[-2] < 6 * 4 * 16 <= made.tokens[-1]
 
 
+def test_reshaped_samples_are_trained_on_in_pieces() -> None:
+    schedule = FixedLinear(start=8, full=16, total_steps=4)
+    training = Training(SHAPE, CORPUS, [replace(SETTING, seqlen=schedule, reshaped=True)], [0], batch=4)
+    with torch.no_grad():
+        training.models.flat *= 8  # weights so large that the place within a piece counts
+    row = torch.from_numpy(CORPUS.training(DataOrder(CORPUS.training_samples, 0).indices(0, 4)))[None]
+    halves = [training.models.losses(row[..., at : at + 9]).item() for at in (0, 8)]
+    made = training.train(steps=1)
+    assert made.of("loss")[0, 0] == pytest.approx(np.mean(halves), rel=1e-5)
+    assert abs(halves[0] - halves[1]) > 1e-3
+    assert (made.tokens, training.state.samples) == ([4 * 16], 4)
+
+
 def test_the_intervals_are_the_books() -> None:
     share = of_share(8, 10)  # Wilson 1927; Brown, Cai & DasGupta 2001
     assert (share.low, share.high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))

@@ -120,7 +120,7 @@ def killed_and_gone_on_with(folder: Path, path: Path) -> dict[str, Any]:
     first.communicate()
     assert LocalJobs(probes / "control").writers(), "the probe trains on"
     out, err = begun(path).communicate(timeout=300)
-    assert "control: begun before; taken up where it stands" in err
+    assert "control: started before; it continues" in err
     assert all(LocalJobs(place).writers() == () for place in probes.glob("*/"))
     return dict(json.loads(out))
 

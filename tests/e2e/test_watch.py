@@ -561,4 +561,6 @@ def test_a_mitigation_that_is_not_confirmed_within_so_many_steps_stops_the_line(
         watched = sentinel(run, "watch", expect=4)
     finally:
         LocalJobs(run / "state").stop(grace_s=1)
-    assert "incident-1-r1 was started, 60 steps were made since, and nobody says with what" in watched.stderr
+    assert (
+        "incident-1-r1 was started, 60 steps were made since, and no start report tells the settings" in watched.stderr
+    )

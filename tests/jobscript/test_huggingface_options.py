@@ -120,5 +120,5 @@ def test_the_lr_that_is_planned_is_the_one_that_the_changed_script_asks_for() ->
 def test_what_no_option_does_is_refused() -> None:
     with pytest.raises(ConfigError, match="skip_samples can't be done by a job script"):
         changed(skip_samples=100)
-    with pytest.raises(ConfigError, match="nobody has reported the full length"):
+    with pytest.raises(ConfigError, match="the trainer has not reported the full length"):
         changed(seqlen_start=64, seqlen_total_steps=100)

@@ -167,7 +167,7 @@ def test_what_the_command_line_gives_counts_and_not_the_yaml(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (FACTORY + "seed: 8\n", "seed stands twice"),
+        (FACTORY + "seed: 8\n", "seed is given twice"),
         (FACTORY.replace("seed: 7", "seed: [7]"), "the value of seed is not one"),
         (
             FACTORY.replace("do_train: true", "do_train: &y 7").replace("seed: 7", "seed: *y"),

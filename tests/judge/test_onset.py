@@ -228,7 +228,7 @@ def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> 
     assert target.tag is None
     assert target.reason.startswith("no healthy checkpoint lies")
     assert "2e+10" in target.reason
-    assert "2 more likewise" in target.reason
+    assert "2 more passed over too" in target.reason
 
 
 def test_a_person_rolls_back_to_an_ill_checkpoint_only_with_force() -> None:

@@ -25,7 +25,7 @@ CLIP = Rung(name="clip anew", hypothesis="a gradient did it", clip_grad=0.5)
 CAUSE = Rung(name="the cause", hypothesis="its bisect finds it", bisect=True)
 FOUND = BisectSeen(
     over=True,
-    reason="the order of the data (likely): another one heals it",
+    reason="the order of the data (likely): another one prevents it",
     tag="global_step20",
     global_step=20,
     gpu_hours=2.0,

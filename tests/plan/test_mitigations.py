@@ -262,12 +262,17 @@ def test_switching_slw_on_ends_a_batch_size_warmup() -> None:
 @pytest.mark.parametrize(
     ("baseline", "anchor", "keys", "says"),
     [
-        (BASELINE, ANCHOR, {"batch_size_start": 8, "batch_size_samples": 9}, "nobody has reported the full batch"),
+        (
+            BASELINE,
+            ANCHOR,
+            {"batch_size_start": 8, "batch_size_samples": 9},
+            "the trainer has not reported the full batch",
+        ),
         (
             PACED,
             Anchor(global_step=40),
             {"batch_size_start": 8, "batch_size_samples": 9},
-            "nobody has reported consumed_samples at the target",
+            "the trainer has not reported consumed_samples at the target",
         ),
         (PACED, ANCHOR, {"batch_size_start": 24, "batch_size_samples": 9}, "does not grow in increments of 24"),
         (
@@ -463,8 +468,10 @@ def test_what_goes_with_a_shorter_length_can_be_left_out_or_asked_for() -> None:
     reshaped = made(WHOLE, seqlen_start=8, seqlen_shorten="reshape").standing
     assert (reshaped.total_tokens, reshaped.lr) == (None, WHOLE.lr)
     said = changes(made(seqlen_start=8), BASELINE)
-    assert said[-1].startswith("the end and the LR stay as they are, as far as nobody has reported the global batch")
-    with pytest.raises(ConfigError, match="nobody has reported the global batch, where the run ends"):
+    assert said[-1].startswith(
+        "the end and the LR stay as they are, as far as the trainer has not reported the global batch"
+    )
+    with pytest.raises(ConfigError, match="the trainer has not reported the global batch, where the run ends"):
         made(seqlen_start=8, seqlen_by_tokens=True)
     with pytest.raises(ConfigError, match="a reshape keeps the tokens of a step"):
         made(WHOLE, seqlen_start=8, seqlen_by_tokens=True, seqlen_shorten="reshape")
@@ -554,6 +561,6 @@ def test_a_warmup_by_tokens_is_not_counted_anew_where_random_ltd_has_dropped_som
     told = replace(BASELINE, lr=by_tokens, random_ltd=replace(ltd, total_steps=0))
     again = made(told, lr_warmup_factor=2.0).standing.lr
     assert again == replace(by_tokens, warmup=40_000, anchor=ANCHOR.consumed_tokens)
-    with pytest.raises(ConfigError, match="nobody has reported how many those are"):
+    with pytest.raises(ConfigError, match="the trainer has not reported how many they are"):
         made(replace(told, random_ltd=ltd), lr_warmup_factor=2.0)
     assert made(replace(told, random_ltd=ltd), lr_factor=0.5).standing.lr == replace(by_tokens, peak=5e-3)

@@ -189,7 +189,7 @@ def test_a_job_that_a_person_starts_during_a_race_is_let_go_on() -> None:
     found = look(incidents=(incident(races=[begun]),), history=history({1: 88, 2: 3}))
     turn = next_turn(found, POLICY)
     assert ([e["event"] for e in turn.records], turn.actions) == (["stopped"], ())
-    assert turn.reason == "attempt 2 began during the race of incident-1: it is let go on"
+    assert turn.reason == "attempt 2 began during the race of incident-1: it is left running"
 
 
 @pytest.mark.parametrize("changed", [{"paused": True}, {"kill_file": True}])

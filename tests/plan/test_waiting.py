@@ -1,4 +1,4 @@
-"""Rungs that start nothing: one that watches whether the run heals, one that asks for a person."""
+"""Rungs that start nothing: one that watches whether the run recovers, one that asks for a person."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_wait_is_recorded_and_has_no_actions() -> None:
     assert (plan.actions, plan.decision, plan.refusal) == ((), None, None)
     assert plan.wait is not None
     assert (plan.wait.rung, plan.wait.from_step, plan.wait.until_step) == ("patience", 90, 290)
-    assert plan.reason == "watch until step 290 whether the run heals by itself"
+    assert plan.reason == "watch until step 290 whether the run recovers by itself"
 
 
 @pytest.mark.parametrize("mode", ["observe", "approve", "act"])

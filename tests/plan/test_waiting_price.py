@@ -154,6 +154,18 @@ def test_the_price_ends_the_wait_before_the_patience_and_never_draws_it_out(
     assert ("A rollback now costs" in decided.reason) == (kind != patient)
 
 
+@pytest.mark.parametrize(
+    ("norm", "until", "how"),
+    [(1.0, 330, "alone"), (4.5, 330, "firm"), (4.5, 326, "agreed")],  # it stays outside; it came back in
+)
+def test_a_spike_is_of_the_kind_that_its_other_signals_make_it(norm: float, until: int, how: str) -> None:
+    back = ONSET + 15 if how == "agreed" else until  # inclusive
+    readings = [replace(s, grad_norm=norm if ONSET <= s.global_step <= back else 1.0) for s in samples(until)]
+    moment = moment_of(Series(Thresholds(), readings))
+    assert moment is not None
+    assert moment.kind == (1, how)
+
+
 def test_a_spike_that_came_back_has_no_price() -> None:
     well = [replace(s, global_step=s.global_step + 320) for s in samples(100)]
     series = Series(Thresholds(), [*samples(320), *well])

@@ -139,7 +139,7 @@ def _open(drawn: Drawn, write: Any, incident: str, baseline: Mapping[str, Any]) 
         if drawn.maybe(True):
             write("wait_over", incident, rung="watch", reason="still diverged")
     if drawn.maybe(True, 0.3):
-        write("rung_skipped", incident, rung="betas", hypothesis="too slow", reason="nobody has reported it")
+        write("rung_skipped", incident, rung="betas", hypothesis="too slow", reason="the trainer has not reported it")
     told = {
         "rollback": f"{incident}-r1",
         "rung": "reseed",

@@ -92,7 +92,7 @@ def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) ->
         (RUN + "[[paging.command]]\ncommand = []\n", "its first element should name a program"),
         (MAIL + "user = 'me'\n", "a user and a password go together"),
         (MAIL + "user = 'me'\npassword_env = 'P'\nsecurity = 'none'\n", "in the clear"),
-        (MAIL.replace("'b@b'", ""), "to: name somebody"),
+        (MAIL.replace("'b@b'", ""), "to: should name at least one address"),
         ("", "needs the key 'run'"),
         ("[run\n", "a.toml"),
         (RUN.replace('"c"', "3"), "run.checkpoints should be a path"),

@@ -80,7 +80,7 @@ def _padded(paths: Sequence[Path], pad: int | None) -> Rows:
     if tokens.ndim != 2 or not tokens.size or not np.issubdtype(tokens.dtype, np.integer):
         raise DataError(f"{paths[0]}: {tokens.dtype} {tokens.shape} are no (samples, width) rows of whole numbers")
     if not tokens.flags.c_contiguous:
-        raise DataError(f"{paths[0]}: its rows do not stand one after the other; save it in C order")
+        raise DataError(f"{paths[0]}: its rows are not contiguous; save it in C order")
     facts = {"samples": len(tokens), "width": tokens.shape[1], "pad": pad}
     return Rows(
         tokens=tokens,

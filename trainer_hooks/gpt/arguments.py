@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     opt.add_argument("--beta2", type=float, default=0.999)
     opt.add_argument("--eps", type=float, default=1e-8)
     opt.add_argument("--weight-decay", type=float, default=0.01)
-    opt.add_argument("--clip", type=float, default=1.0, help="gradient clipping; 0 is none")
+    opt.add_argument("--clip", type=float, default=1.0, help="gradient clipping; 0: off")
     batch = parser.add_argument_group("batch, length and end")
     batch.add_argument("--global-batch", type=int, default=16, help="samples per step, over all ranks")
     batch.add_argument("--micro-batch", type=int, help="samples per rank and pass; default: no accumulation")

@@ -42,13 +42,14 @@ def before(owner: Any, name: str, what: Callable[..., None]) -> None:
 def _wrap_backward_and_step(engine: Any, hook: Hook) -> None:
     step = engine.step
 
-    def loss_seen(loss: Any, _: Any = None, scale_wrt_gas: Any = True, **__: Any) -> None:
-        hook.loss_seen(loss, of_many=bool(scale_wrt_gas))
+    def loss_seen(loss: Any, *args: Any, **kwargs: Any) -> None:
+        of_many = args[1] if len(args) > 1 else kwargs.get("scale_wrt_gas", True)  # (loss, retain_graph, scale_wrt_gas)
+        hook.loss_seen(loss, of_many=bool(of_many))
 
     def hooked_step(*args: Any, **kwargs: Any) -> Any:
-        before = engine.global_steps
+        made = engine.global_steps
         result = step(*args, **kwargs)
-        if engine.global_steps != before:
+        if engine.global_steps != made:
             hook.step_made()
         return result
 
@@ -60,9 +61,9 @@ def _wrap_pipeline(engine: Any, hook: Hook) -> None:
     train_batch = engine.train_batch
 
     def hooked_train_batch(*args: Any, **kwargs: Any) -> Any:
-        before = engine.global_steps
+        made = engine.global_steps
         result = train_batch(*args, **kwargs)
-        if engine.global_steps != before:
+        if engine.global_steps != made:
             loss = getattr(engine, "dp_group_loss", None)  # this data-parallel rank's own; the result is their mean
             hook.loss_seen(loss if isinstance(loss, Tensor) else result, of_many=False)
             hook.step_made()

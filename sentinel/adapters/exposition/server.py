@@ -92,7 +92,7 @@ class Token:
             expected = self._read()
         except ConfigError as error:
             if str(error) != self._complaint:
-                log.warning("nobody is shown /metrics: %s", error)
+                log.warning("/metrics refuses every request: %s", error)
             self._complaint = str(error)
             return False
         self._complaint = ""

@@ -120,7 +120,7 @@ class Mail(_Channel):
         _one_of(self, "user")
         _one_of(self, "password")
         if not self.to:
-            raise ConfigError("to: name somebody")
+            raise ConfigError("to: should name at least one address")
         has_user, has_password = (_given(self, what) for what in ("user", "password"))
         if bool(has_user) != bool(has_password):
             raise ConfigError(

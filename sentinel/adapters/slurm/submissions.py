@@ -160,8 +160,8 @@ class Submissions:
         if differences:
             client.cancel(submitted)
             raise SlurmRefused(
-                f"job {submitted} came out otherwise than the one it stands in for, and was cancelled: "
-                f"{'; '.join(differences)}; [launcher] sbatch_arguments can say what Slurm does not tell"
+                f"job {submitted} differs from the job that it replaces, and was cancelled: "
+                f"{'; '.join(differences)}; add what Slurm does not show to [launcher] sbatch_arguments"
             )
         return submitted
 

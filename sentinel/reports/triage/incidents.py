@@ -120,7 +120,7 @@ def _actions(rollback: Rollback, events: Sequence[Mapping[str, Any]]) -> list[di
 
 def _commands(incident: Incident, run: str) -> list[dict[str, str]]:
     """What a person may type; the page itself never acts."""
-    found = [("The whole story", f"sentinel incident {incident.id} {run}")]
+    found = [("All events", f"sentinel incident {incident.id} {run}")]
     if incident.proposal is not None and not incident.proposal.expired:
         found.append(("Say yes to what is proposed", f"sentinel approve {incident.id} {run}"))
     if incident.rollbacks and not incident.purged and incident.outcome != "undone":

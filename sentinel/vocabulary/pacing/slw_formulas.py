@@ -154,7 +154,7 @@ def staircase(schedule: SeqlenSchedule) -> FixedDiscrete:
     anchor, end = schedule.anchor_step, schedule.end_step
     if end is None:
         raise ConfigError(
-            f"a seqlen pacing that is {schedule.pacing} can't be listed: nobody knows its lengths beforehand"
+            f"a seqlen pacing that is {schedule.pacing} can't be listed: its lengths are not known beforehand"
         )
     stages = [(length, len(list(steps))) for length, steps in groupby(map(schedule.seqlen, range(anchor + 1, end + 1)))]
     return FixedDiscrete(
