@@ -61,7 +61,9 @@ class Harmless:
         if not together:
             known = [i for i, pair in enumerate(pairs) if not np.isnan(pair).any()]
             return all(bool(np.any((rows[:, i] >= pairs[i]).all(axis=1))) for i in known)
-        alike = np.ones(len(rows), dtype=bool)
+        alike = ~np.isnan(rows[:, 0]).any(axis=1)  # where the loss itself is not known, nothing is
+        if np.isnan(pairs[0]).any():
+            return True
         for i, pair in enumerate(pairs):
             if (pair > 0).all():
                 alike &= (rows[:, i] >= pair / 2).all(axis=1) | np.isnan(rows[:, i]).any(axis=1)

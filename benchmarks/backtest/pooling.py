@@ -22,7 +22,7 @@ from .episodes import Spike
 
 __all__ = ["Seen", "at_ages", "pooled"]
 
-KINDS = ("falling", "firm", "agreed", "alone")
+KINDS = ("falling", "agreed", "alone")
 PRIOR = 8.0
 _OF_NONE = 0.01
 """What an age without spikes counts, where the share is made not to fall."""

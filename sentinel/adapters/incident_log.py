@@ -12,10 +12,19 @@ from typing import Any
 
 from sentinel.bounded import DOCUMENT_BYTES, UnfitFileError, open_regular, read_document
 from sentinel.durable import os_errors_named, sync_folder
-from sentinel.plan.incident_events import with_new_names
 from sentinel.vocabulary.errors import IncidentLogError, LineError
 from sentinel.vocabulary.names import why_not_a_name
 from sentinel.vocabulary.numbers import dump_json, load_object, seconds_problem, to_number
+
+_EVENTS = {"troubled": "alert_firing", "relieved": "alert_resolved"}  # names in older logs, and what they are now
+_TOPICS = {"struggling": "watch_failing"}
+
+
+def with_new_names(written: Mapping[str, Any]) -> dict[str, Any]:
+    """An event of the incident log with the names that events and topics have now."""
+    kind, topic = written["event"], written.get("topic")
+    new = {"event": _EVENTS.get(kind, kind), **({} if topic is None else {"topic": _TOPICS.get(topic, topic)})}
+    return {**written, **new}
 
 
 def checked_event(event: dict[str, Any]) -> dict[str, Any]:

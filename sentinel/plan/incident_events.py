@@ -55,19 +55,9 @@ from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, shown, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides
 
-_EVENTS = {"troubled": "alert_firing", "relieved": "alert_resolved"}  # names in older logs, and what they are now
-_TOPICS = {"struggling": "watch_failing"}
-
 
 def event(kind: str, incident: str | None, **facts: Any) -> Event:
     return {"event": kind, "incident": incident, **facts}
-
-
-def with_new_names(written: Event) -> dict[str, Any]:
-    """An event of the incident log with the names that events and topics have now."""
-    kind, topic = written["event"], written.get("topic")
-    new = {"event": _EVENTS.get(kind, kind), **({} if topic is None else {"topic": _TOPICS.get(topic, topic)})}
-    return {**written, **new}
 
 
 def opened(

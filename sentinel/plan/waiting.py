@@ -34,7 +34,6 @@ class Moment:
     stands: bool  # whether the judge would call it a divergence now with a quarter of its patience
     size: float  # how far the median of the last 8 is above the level; 1 is the edge of the noise band
     agrees: bool  # whether another signal has left its band too
-    firm: bool  # whether one has been outside its band all the while and still is, or has fallen far below its level
     falling: bool  # whether the loss is on its way back, by its course so far
     own_ages: tuple[float, ...]  # ages at which the run's own spikes came back, the last 64
     pace: float  # steps that a unit of age lasts: 1, or more where samples are further apart than 20 steps
@@ -46,8 +45,7 @@ class Moment:
 
     @property
     def kind(self) -> tuple[int, str]:
-        how = "falling" if self.falling else "firm" if self.firm else "agreed" if self.agrees else "alone"
-        return bisect_right(SIZES, self.size), how
+        return bisect_right(SIZES, self.size), "falling" if self.falling else "agreed" if self.agrees else "alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +79,12 @@ def moment_of(series: Series) -> Moment | None:
     late = episode.onset_range[1]
     pace = max(1.0, (step - late) / (_STEPS_A_SAMPLE * episode.samples))
     patience_steps = max(1, round(_EARLIEST * known.patience_steps))
-    leading, samples = known.leading, episode.samples
-    agrees = leading.agree(episode.onset_range, step, samples)
     return Moment(
         step=step,
         onset_range=episode.onset_range,
         stands=episode.stands(known.thresholds, step, patience_steps, known.regime.widened),
         size=(episode.stands_at - episode.level) / (episode.upper - episode.level),
-        agrees=agrees,
-        firm=leading.fades(episode.usual) or (agrees and leading.stand(episode.onset_range, step, samples)),
+        agrees=known.leading.agree(episode.onset_range, step, episode.samples),
         falling=episode.on_its_way_back(known.thresholds, step),
         own_ages=tuple((end - onset) / pace for onset, end in series.healed),
         pace=pace,

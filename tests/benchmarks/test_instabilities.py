@@ -239,7 +239,8 @@ def test_layers_see_the_tokens_that_random_ltd_keeps_in_the_reference_model() ->
 def test_the_data_efficiency_cases_end_by_the_same_effective_tokens() -> None:
     program = [sys.executable, "benchmarks/data_efficiency.py", "--seeds", "2", "--steps", "16"]
     ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True)
-    tokens = [int(line[39:48]) for line in ran.stdout.splitlines()[2:]]
+    lines = ran.stdout.splitlines()
+    tokens = [int(line[39:48]) for line in lines[3 : lines.index("")]]
     step = 8 * 64
     assert len(tokens) == 8
     assert all(16 * step <= found < 17 * step for found in tokens[:4])

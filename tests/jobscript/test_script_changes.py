@@ -366,7 +366,7 @@ def test_several_keys_of_a_made_json_are_each_set_and_a_broken_one_stops_the_job
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("# as Microsoft's", "; rm -f x #", "something stands behind"),
+        ("# as Microsoft's", "; rm -f x #", "another command follows"),
         ('sed "s/GB', 'if true; then\nsed "s/GB', "only if a condition holds"),
         ("options=", "sed -i s/1/2/ ${config_json}\noptions=", "edited there after it is written"),
         ("options=", "echo >> ${config_json}\noptions=", "which one counts"),

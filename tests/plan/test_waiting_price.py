@@ -34,7 +34,6 @@ MOMENT = Moment(
     stands=True,
     size=3.0,
     agrees=False,
-    firm=False,
     falling=False,
     own_ages=(),
     pace=1.0,
@@ -101,9 +100,7 @@ def test_a_spike_of_this_run_that_came_back_sooner_says_nothing_of_a_longer_one(
 
 
 def test_the_table_holds_shares_of_every_kind_and_age() -> None:
-    assert set(POOLED) == {
-        (size, how) for size in range(len(SIZES) + 1) for how in ("falling", "firm", "agreed", "alone")
-    }
+    assert set(POOLED) == {(size, how) for size in range(len(SIZES) + 1) for how in ("falling", "agreed", "alone")}
     for cells in POOLED.values():
         assert [len(cell.healed_by) for cell in cells] == list(range(len(AGES) - 1, -1, -1))
         assert all(0 <= cell.never <= 1 and cell.never + sum(cell.healed_by) <= 1.01 for cell in cells)
@@ -152,18 +149,6 @@ def test_the_price_ends_the_wait_before_the_patience_and_never_draws_it_out(
     decided = priced_verdict(judged_so, series, known, Policy(wait="priced", restart_s=restart_s))
     assert (decided.kind, decided.onset_range) == (kind, (ONSET - 1, ONSET))
     assert ("A rollback now costs" in decided.reason) == (kind != patient)
-
-
-@pytest.mark.parametrize(
-    ("norm", "until", "how"),
-    [(1.0, 330, "alone"), (4.5, 330, "firm"), (4.5, 326, "agreed")],  # it stays outside; it came back in
-)
-def test_a_spike_is_of_the_kind_that_its_other_signals_make_it(norm: float, until: int, how: str) -> None:
-    back = ONSET + 15 if how == "agreed" else until  # inclusive
-    readings = [replace(s, grad_norm=norm if ONSET <= s.global_step <= back else 1.0) for s in samples(until)]
-    moment = moment_of(Series(Thresholds(), readings))
-    assert moment is not None
-    assert moment.kind == (1, how)
 
 
 def test_a_spike_that_came_back_has_no_price() -> None:

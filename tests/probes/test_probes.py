@@ -56,6 +56,7 @@ class Trainers:
         self.started: list[str] = []
         self.away = self.dies_at_once = False
         self.ill_from = {"control": ONSET}
+        self.until = ALARM + 4
 
     def job(self, one: Probe, folder: Path) -> ProbeJob:
         launcher: Any = _Launcher(self, one, folder)
@@ -80,8 +81,8 @@ class _Launcher:
         lines: list[Line] = [RunStarted(attempt=1, time_unix_s=0.0, world_size=2)]
         if not self._all.dies_at_once:
             self._all.alive.add(self._folder)
-            lines += readings(range(AT + 1, ALARM + 5), self._all.ill_from.get(self._probe.name, 10**9))
-            lines.append(RunFinished(attempt=1, global_step=ALARM + 4, time_unix_s=0.0, reason="finished"))
+            lines += readings(range(AT + 1, self._all.until + 1), self._all.ill_from.get(self._probe.name, 10**9))
+            lines.append(RunFinished(attempt=1, global_step=self._all.until, time_unix_s=0.0, reason="finished"))
         (self._folder / "attempts" / "0001.jsonl").write_text("".join(encode(line) + "\n" for line in lines))
 
 
@@ -311,10 +312,13 @@ def test_a_probe_is_stopped_when_its_time_is_over_or_it_is_not_needed_any_more(
 ) -> None:
     trainers = Trainers()
     these = probes(tmp_path, trainers, probe_s=100.0)
-    these.over = lambda *_: None
-    these.turn([probe("control")])
+    these.over, said = lambda *_: None, list[str]()
+    these.say, wanted_one = said.append, probe("control", until_step=ALARM + 10)
+    for _ in range(3):
+        these.turn([wanted_one])
+    assert said.count("  control: at step 64 of 70") == 1, "how far it has come, once for each quarter"
     these.clock = lambda: seconds
-    these.turn([probe("control")] if wanted else [])
+    these.turn([wanted_one] if wanted else [])
     assert bool(trainers.alive) is runs
     assert ("control" in these.results) is not runs
 
