@@ -138,7 +138,7 @@ def against_ideal(outcomes: Sequence[Outcome], detectors: Sequence[str]) -> str:
     """Of the divergences that the ideal judge knows of by the log's end: how many verdicts are no later than its own,
     and no later than that by the tolerance; with each of its two readings of what looks like a divergence."""
     heads = ("knowable", "by its step", "and tolerance", "by deadline too", "median past")
-    lines = [f"{'':32}" + "".join(f"{head:>18}" for head in heads)]
+    lines = [f"{'':40}" + "".join(f"{head:>18}" for head in heads)]
     for name in detectors:
         ill = [o for o in outcomes if o.detector == name and o.is_divergence]
         for words, steps in (
@@ -154,7 +154,7 @@ def against_ideal(outcomes: Sequence[Outcome], detectors: Sequence[str]) -> str:
                 str(sum(verdict <= max(step, deadline(o.curve)) for o, step, verdict in said)),
                 _number(median(verdict - step for _, step, verdict in said) if said else None),
             )
-            lines.append(f"{name + ', ' + words:32}" + "".join(f"{cell:>18}" for cell in cells))
+            lines.append(f"{name + ', ' + words:40}" + "".join(f"{cell:>18}" for cell in cells))
     return "\n".join(lines)
 
 

@@ -68,6 +68,14 @@ def test_a_divergence_is_known_together_by_a_signal_that_no_harmless_curve_has_h
     assert (knowable_step(ill, harmless) is not None) is (norm in (1.9, 5.0))
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_signal_that_is_no_number_before_the_onset_tells_nothing(together: bool) -> None:
+    harmless = Harmless([curve("stable", 2.0, 400)])
+    ill = curve("diverged", 1.6, 400, ILL)
+    ill = replace(ill, columns={**ill.columns, "grad_norm": (math.inf,) * 800})
+    assert knowable_step(ill, harmless, together=together) is None
+
+
 def test_skips_in_a_row_are_knowable_once_they_are_more_than_any_harmless_run_had() -> None:
     harmless = Harmless([curve("stable", 1.0, 0, skipped=20)])
     assert knowable_step(curve("diverged", 1.0, 0, ILL, skipped=60), harmless) == 421

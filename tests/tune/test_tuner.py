@@ -138,7 +138,7 @@ def test_a_probe_that_was_left_running_is_followed_on_and_not_begun_anew(tmp_pat
     said: list[str] = []
     tuner(tmp_path, trainers, said).run()
     assert trainers.started == ["start8-T40", "start8-T20"]
-    assert "begun before" in said[0]
+    assert "started before" in said[0]
 
 
 def test_an_event_torn_by_a_crash_is_as_if_it_had_not_been_written(tmp_path: Path) -> None:
