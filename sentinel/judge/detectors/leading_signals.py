@@ -95,6 +95,11 @@ class LeadingSignals(Detector):
             if name == "loss_scale" or first >= early - self._forget_steps
         )
 
+    @property
+    def moved(self) -> bool:
+        """Whether any can agree: one has left its band lately, or the loss scale has collapsed."""
+        return bool(self._departed) or self.scale_collapsed
+
     def agree(self, onset_range: tuple[int, int], step: int, samples: int) -> bool:
         """Whether another signal has left its band too, in half of these samples since the onset or in eight, and in
         the later half of them; or the loss scale has collapsed."""

@@ -119,7 +119,7 @@ class SlowClimb(Detector):
             return None
         if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:
             return None
-        if not self._rising and not self._coarse.above and not self._newest_above():
+        if not self._rising and not self._coarse.above and not self._newest_above(known):
             return None
         climb = next((scale for scale in (*self._scales, self._coarse) if self._climbs(scale, block, known)), None)
         if climb is None:
@@ -138,13 +138,13 @@ class SlowClimb(Detector):
             onset_range=min(spikes, default=climb.onset_range), reason=reason
         )  # the spike that it began with
 
-    def _newest_above(self) -> bool:
+    def _newest_above(self, known: Known) -> bool:
         """Whether the mean of the last 32 losses may be above at the finest scale: asked of each block, so cheap."""
-        last = self._last
-        return (
-            len(last) >= _GROWTH
-            and last[-1][0] + last[-2][0] + last[-3][0] + last[-4][0] > _GROWTH * self._scales[0].agreed_edge
-        )
+        last, finest = self._last, self._scales[0]
+        if len(last) < _GROWTH:
+            return False
+        newest = (last[-1][0] + last[-2][0] + last[-3][0] + last[-4][0]) / _GROWTH
+        return newest > finest.agreed_edge and (newest > finest.edge or known.leading.moved or known.early.agrees)
 
     def _climbs(self, scale: _Scale, block: Block, known: Known) -> bool:
         """Fewer blocks are enough where another signal agrees; the finest are counted back from the newest loss too."""
