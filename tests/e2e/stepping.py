@@ -101,7 +101,8 @@ def _orderly(code: int, said: str, *, killed: bool) -> list[str]:
         wrong.append(f"a traceback: {said.strip().splitlines()[-1][:300]}")
     if code not in (0, 1, 2, 3, 4):
         wrong.append(f"exit {code}: {said[-300:]}")
-    last = (said.strip().splitlines() or [""])[-1]
+    lines = [line for line in said.strip().splitlines() if not line.startswith("what to do: ")]
+    last = (lines or [""])[-1]
     if code in (2, 3, 4) and not (last.startswith("sentinel: ") or "person" in last):
         wrong.append(f"exit {code} without a sentence: {said[-300:]}")
     return wrong

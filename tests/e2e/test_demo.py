@@ -31,6 +31,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
+from tests.adapters.pagers import until
 
 pytestmark = pytest.mark.full
 
@@ -167,6 +168,7 @@ def kill_now_and_then(folder: Path, seed: int, kills: int) -> None:
     jobs = LocalJobs(state)
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     jobs.start(trainer_command(folder, 0), cwd=folder, extra_env={"OMP_NUM_THREADS": "1"}, log_path=state / "job.log")
+    until(lambda: bool(Journals(state).poll()))  # of a trainer that has never reported nobody can say what it was
     end = time.monotonic() + 500
     watch: subprocess.Popen[bytes] | None = None
     with (folder / "watch.log").open("ab") as log:

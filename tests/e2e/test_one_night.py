@@ -64,6 +64,7 @@ CHOSEN = {"$__rate_interval": "4s", "$__range": "10m", "$__interval": "1s", "$at
 
 NOT_OF_THIS_RUN = {
     "sentinel_loss_scale{": "it trains in fp32",
+    "sentinel_loss_ratio_all_lengths{": "its samples have one length",
     "sentinel_nonfinite_loss_steps_total{": "its loss stays a number",
     "sentinel_led_by_steps{": "whether a signal leaves its own noise before the loss does is for the run to say",
 }
