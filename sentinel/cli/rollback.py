@@ -49,7 +49,13 @@ def rollback(
     rung: Annotated[str | None, typer.Option(help="Also apply this rung of the ladder.")] = None,
     seed: Annotated[int | None, typer.Option(help="New seed for the data not yet consumed.")] = None,
     start: Annotated[bool, typer.Option(help="Start the job again afterwards.")] = True,
-    force: Annotated[bool, typer.Option("--force", help="Allow a target after the onset.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Allow a target that contains the divergence or is not certified; free space is not checked.",
+        ),
+    ] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:

@@ -24,7 +24,7 @@ Run = Annotated[str | None, typer.Option("--run", help="A name under --config-di
 ConfigDir = Annotated[Path, typer.Option(help="Folder of the runs' configurations.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Observe = Annotated[bool, typer.Option("--observe", help="Watch without acting, whatever [policy] mode is.")]
+Observe = Annotated[bool, typer.Option("--observe", help="Watch without acting, whatever \\[policy] mode is.")]
 IncidentName = Annotated[str, typer.Argument(help="The incident, e.g. incident-1.")]
 Texts = Annotated[
     Path | None, typer.Option(help='Texts of the samples: JSON lines of {"position", "text"}; see docs/TRIAGE.md.')
