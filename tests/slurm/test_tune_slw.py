@@ -33,8 +33,9 @@ def test_probes_are_jobs_and_the_run_that_waits_in_the_queue_is_left_alone(clust
     assert not (tmp_path / "checkpoints").exists()
     jobs = dict(line.split(" ", 1) for line in cluster.jobs("%i %j %T", "--states=all"))
     assert jobs[own] == "small PENDING"
-    assert sorted(name.split()[0] for name in jobs.values() if name.startswith("tune-")) == [
-        "tune-start8-T40",
-        "tune-start8-T640",
+    assert sorted(name.split()[0] for name in jobs.values() if name.startswith("probe-small-")) == [
+        "probe-small-start8-T40",
+        "probe-small-start8-T640",
     ]
-    assert {state.split()[1] for state in jobs.values() if state.startswith("tune-")} <= {"COMPLETED", "CANCELLED"}
+    states = {state.split()[1] for state in jobs.values() if state.startswith("probe-small-")}
+    assert states <= {"COMPLETED", "CANCELLED"}
