@@ -15,10 +15,8 @@ class Guard:
     catches every Exception, counts it, and logs each action's first one."""
 
     def __init__(self) -> None:
-        self.errors = 0
-        """Errors that were caught."""
-        self.outer: Guard | None = None
-        """Counts them as well."""
+        self.errors = 0  # Errors that were caught
+        self.outer: Guard | None = None  # Counts them as well
         self._logged: set[str] = set()
 
     @contextmanager

@@ -3,13 +3,14 @@ sample; it may never lose a step: every error is caught by a Guard, counted, and
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -23,13 +24,14 @@ from sentinel.vocabulary.sample import (
     Sample,
     Validation,
 )
-from trainer_hooks.errors import Guard
+from trainer_hooks.errors import Guard, exit_reason
 from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.export.outputs import Outputs, state_folder
 from trainer_hooks.sample import adam_settings
 from trainer_hooks.sample.engine_calls import wrap_engine
-from trainer_hooks.sample.gathering import AllRanks, Gathering, Layers
+from trainer_hooks.sample.gathering import AllRanks, Gathering
 from trainer_hooks.sample.logits import Logits
+from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.meter import Meter
 from trainer_hooks.sample.process_facts import process_facts
 from trainer_hooks.sample.reading import Load, Position, Reading, StepFacts, make_sample
@@ -37,6 +39,7 @@ from trainer_hooks.sample.reading import Load, Position, Reading, StepFacts, mak
 __all__ = ["Hook", "Position", "attach", "state_folder"]
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # How long rank 0 waits at a step's end for the other ranks' readings of it, on a CPU: they have just made the same
 # step. After a wait in vain it waits for none; the sample is made when the readings arrive.
@@ -129,6 +132,7 @@ class Hook:
         self.layers: tuple[str, ...] = ()  # Of the model, over all ranks, as `latest_layers` has them
         self.latest_layers: LayerVariance | None = None  # The last reading of the layers, on rank 0
         self.closed = False  # Whether the end has been reported
+        self._at_exit = lambda: self.close(exit_reason())
         self._started = self._load_measured = False
         self._meter: Meter | None = None
         self._gathering: Gathering | None = None
@@ -139,17 +143,14 @@ class Hook:
             self.attempt = self._outputs.attempt
         with self.guard("look at the model"):
             self._meter = Meter(engine, mpu, self.guard, self._interval_steps)
-        with self.guard("look at Adam's state"):
-            if self._meter is not None:
-                self._meter.look()
+        self._metered("look at Adam's state", Meter.look)
         with self.guard("join the ranks"):
             ranks = AllRanks()
             self.layers = tuple(ranks.union(self._meter.layers if self._meter is not None else []))
             self._gathering = Gathering(ranks, self.layers, self._report)
         with self.guard("take its place in the engine"):
             wrap_engine(engine, self)
-            if self._meter is not None:
-                self._meter.listen_to_gradients()
+        self._metered("listen to the gradients", Meter.listen_to_gradients)
 
     @property
     def errors(self) -> int:
@@ -183,6 +184,7 @@ class Hook:
         if self.closed:
             return
         self.closed = True
+        atexit.unregister(self._at_exit)
         self._patience_s = _LAST_PATIENCE_S if reason == "finished" else _PATIENCE_S  # also after a wait in vain
         self._await_samples()
         with self.guard("report the end"):
@@ -193,27 +195,27 @@ class Hook:
             if self._gathering is not None:
                 self._gathering.close()
 
+    def close_at_exit(self) -> None:
+        """Called by the integrations: reports the end of the process where that of the training was not. It is an
+        uncaught error's as a rule; Megatron's own ways out (a signal, a duration, the kill switch) are sys.exit."""
+        atexit.register(self._at_exit)
+
     def loss_seen(self, loss: Any, *, of_many: bool) -> None:
         """Called by the engine: a micro-batch's loss is about to be differentiated. `of_many`: DeepSpeed takes the mean
         over the micro-batches. Otherwise the caller has divided the loss already, or it is a pipeline's, of the whole
         step: the step's loss is the sum."""
-        with self.guard("take the loss"):
-            if self._meter is not None:
-                self._meter.loss_seen(loss, of_many=of_many)
+        self._metered("take the loss", lambda meter: meter.loss_seen(loss, of_many=of_many))
 
     def batch_seen(self, tokens: Any) -> None:
         """A micro-batch of the step under way, (samples, tokens), on every rank its own: for `batch_digest`."""
-        with self.guard("take the batch"):
-            if self._meter is not None:
-                self._meter.batch_seen(tokens)
+        self._metered("take the batch", lambda meter: meter.batch_seen(tokens))
 
     def report_logits(self, *, attention: Logits | None = None, output: Logits | None = None) -> None:
         """Reports logits of the forward pass under way, without those that a mask hides: tensors, or functions that
         give one. Read, and the functions called, in the first micro-batch of every `interval_steps`-th step alone; of
         several calls, as of each layer, the largest counts."""
-        with self.guard("take the logits"):
-            if self._meter is not None:
-                self._meter.logits_seen(attention_logit=attention, output_logit=output)
+        given = {"attention_logit": attention, "output_logit": output}
+        self._metered("take the logits", lambda meter: meter.logits_seen(**given))
 
     def update_coming(self) -> None:
         """Called by the engine: all gradients are there and reduced over the ranks, not yet clipped."""
@@ -221,37 +223,37 @@ class Hook:
             self._measure_load()
         with self.guard("look before the step"):
             self._facts.update_coming()
-            if self._meter is not None:
-                self._meter.update_coming()
+        self._metered("look before the step", Meter.update_coming)
 
     def _measure_load(self) -> None:
-        step, measurement, self._load_measured = self._engine.global_steps, None, True
-        if not step:  # nothing was
-            return
-        with self.guard("measure what was loaded"):
-            measurement = self._meter.loaded() if self._meter is not None else None
-        with self.guard("gather the ranks' readings"):
-            if self._gathering is not None:
-                self._gathering.add(step, Load(step) if self._rank == 0 else None, measurement, layered=True)
+        step, self._load_measured = self._engine.global_steps, True
+        if step:  # else nothing was
+            measurement = self._metered("measure what was loaded", Meter.loaded)
+            self._gather(step, Load(step) if self._rank == 0 else None, measurement, layered=True)
 
     def step_made(self) -> None:
         """Called by the engine: it has counted a step, whether its update was applied or skipped."""
         step = self._engine.global_steps
         extra = step % self._interval_steps == 0
-        measurement, facts = None, None
-        with self.guard("measure the step"):
-            if self._meter is not None:
-                measurement = self._meter.measure(with_moments=extra)
+        measurement, facts = self._metered("measure the step", lambda meter: meter.measure(with_moments=extra)), None
         with self.guard("read the step's position"):
             facts = self._facts.read() if self._rank == 0 else None
-        with self.guard("gather the ranks' readings"):
-            if self._gathering is not None:
-                self._gathering.add(step, facts, measurement, layered=extra)
+        self._gather(step, facts, measurement, layered=extra)
         on_cuda = str(self._engine.device).startswith("cuda")
         self._advance(self._patience_s if self._rank == 0 and not on_cuda else 0.0)
-        with self.guard("listen to the gradients"):
+        self._metered("listen to the gradients", Meter.listen_to_gradients)
+
+    def _metered(self, action: str, call: Callable[[Meter], T]) -> T | None:
+        """The meter's answer; None where there is no meter, or it fails."""
+        with self.guard(action):
             if self._meter is not None:
-                self._meter.listen_to_gradients()
+                return call(self._meter)
+        return None
+
+    def _gather(self, step: int, facts: Any, measurement: Measurement | None, *, layered: bool) -> None:
+        with self.guard("gather the ranks' readings"):
+            if self._gathering is not None:
+                self._gathering.add(step, facts, measurement, layered=layered)
 
     def _advance(self, wait_s: float) -> None:
         if self._gathering is None:
@@ -272,9 +274,9 @@ class Hook:
             if len(self._gathering) == before:
                 return
 
-    def _report(self, facts: Mapping[str, Any] | Load, reading: Reading, layers: Layers | None) -> None:
+    def _report(self, facts: Mapping[str, Any] | Load, reading: Reading, layers: Mapping[str, Any] | None) -> None:
         if isinstance(facts, Load):
-            self._put(facts.loaded(self.attempt, reading, self.layers, layers.l1 if layers else ()))
+            self._put(facts.loaded(self.attempt, reading, self.layers, layers))
             return
         if not self._started:
             resumed = facts["global_step"] - 1 or None
@@ -284,9 +286,7 @@ class Hook:
         self._put(sample)
         if layers is not None:
             of_step = {name: getattr(sample, name) for name in ("attempt", "global_step", "time_unix_s")}
-            self.latest_layers = LayerVariance(
-                **of_step, layers=self.layers, adam_variance_l1=layers.l1, adam_variance_max=layers.largest
-            )
+            self.latest_layers = LayerVariance(**of_step, layers=self.layers, **layers)
             self._put(self.latest_layers)
         if self._on_sample is not None:
             with self.guard("hand the sample on"):

@@ -23,7 +23,7 @@ from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, Traine
 
 from sentinel.vocabulary.overrides import Free
 from trainer_hooks.huggingface import StabilityCallback
-from trainer_hooks.state_files import read_overrides
+from trainer_hooks.restart import read_overrides
 
 SEQLEN = 32
 DEEPSPEED = {

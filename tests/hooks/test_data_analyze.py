@@ -72,16 +72,17 @@ import os, signal, sys
 from trainer_hooks.data import analyze as mapping
 from trainer_hooks.data.__main__ import main
 
-left, answered = int(sys.argv.pop(1)), mapping._answered
+left, completed = int(sys.argv.pop(1)), mapping.as_completed
 
-def killed_after_the_last(*given):
+def killed_after_the_last(shards):
     global left
-    left -= 1
-    if left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answered(*given)
+    for shard in completed(shards):
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield shard
 
-mapping._answered = killed_after_the_last
+mapping.as_completed = killed_after_the_last
 sys.exit(main())
 """
 """An analysis that is killed once its workers have told of so many shards."""

@@ -16,7 +16,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -31,7 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from sentinel.vocabulary.sample import LayerVariance, Sample
 from tests.adapters.pagers import until
 from trainer_hooks.export import answers, metrics_server
-from trainer_hooks.export.answers import Connection, Credentials
+from trainer_hooks.export.answers import Credentials
 from trainer_hooks.export.exporter import Exporter, ExporterSettings
 from trainer_hooks.export.metrics_server import Allowance
 from trainer_hooks.export.step_collector import StepCollector
@@ -313,11 +313,11 @@ def test_silent_connections_hold_up_nobody_with_tls_either(keys: Path) -> None:
 def test_clients_that_never_read_hold_up_nobody_and_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     patience_s = iter([1.0] * 5)  # of theirs; who reads has all the time that it needs
 
-    def comes(*given: Any) -> Connection:
+    def comes(*given: Any) -> Coroutine[Any, Any, None]:
         monkeypatch.setattr(answers, "_CONNECTION_S", next(patience_s, 60.0))
-        return Connection(*given)
+        return answers.converse(*given)
 
-    monkeypatch.setattr(metrics_server, "Connection", comes)
+    monkeypatch.setattr(metrics_server, "converse", comes)
     with ExitStack() as stack, serving(collector(lambda: A_MEGABYTE)) as (exporter, failed):
         for _ in range(5):
             client = stack.enter_context(socket.socket())

@@ -24,7 +24,7 @@ from sentinel.vocabulary.pacing import (
 )
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.schedules import Schedules
-from trainer_hooks.state_files import read_overrides
+from trainer_hooks.restart import read_overrides
 
 FULL = 64
 """Tokens per sample of these runs, of 4 samples a step."""

@@ -8,5 +8,6 @@ from trainer_hooks.data.index import Index
 from trainer_hooks.data.order import CurriculumOrder
 from trainer_hooks.data.pool import Pace
 from trainer_hooks.data.sampler import CurriculumSampler
+from trainer_hooks.gpt.order import Order
 
-__all__ = ["CurriculumOrder", "CurriculumSampler", "Index", "Pace"]
+__all__ = ["CurriculumOrder", "CurriculumSampler", "Index", "Order", "Pace"]

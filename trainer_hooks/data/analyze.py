@@ -1,8 +1,8 @@
 """From data to an index: count, measure, join, sort; each part is done once, however often the analysis is started.
 
 Ranks (over nodes) and workers (over processes) share the shards by a common folder; the first rank waits for all shards
-and makes the rest. Each file is renamed to its place when it is complete, so a kill costs only what was under way. A
-worker has a pipe to its parent, which closes when either dies: the worker ends, or the parent raises DataError.
+and makes the rest. Each file is renamed to its place when it is complete, so a kill costs only what was under way.
+When a worker's parent dies the worker ends; when a worker dies the parent raises DataError.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing.connection import Connection, wait
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from sentinel.vocabulary.errors import DataError, SentinelError, TemporaryError
+from sentinel.vocabulary.errors import DataError, TemporaryError
 from trainer_hooks.data.index import FILES, MANIFEST, Index, Manifest
 from trainer_hooks.data.metrics import named, needs_counts
-from trainer_hooks.data.shards import Job, Rows, Stage, do_shards, read_counts, shard_path, summed, written
+from trainer_hooks.data.shards import Job, Rows, Stage, read_counts, shard_maker, shard_path, summed, written
 from trainer_hooks.data.sorting import ArrayFile, sort_values
 
 _POLL_S = 0.2
@@ -35,8 +38,7 @@ class Ranks:
 
     rank: int = 0
     world: int = 1
-    patience_s: float = 1800.0
-    """How long to wait while no other rank finishes anything."""
+    patience_s: float = 1800.0  # How long to wait while no other rank finishes anything
 
 
 def analyze(job: Job, *, workers: int = 1, ranks: Ranks | None = None, out: TextIO | None = None) -> Path:
@@ -86,7 +88,6 @@ def _reduced(ranks: Ranks, path: Path, make: Callable[[], None]) -> None:
 
 
 def _await(paths: Sequence[Path], ranks: Ranks) -> None:
-    """Until all are there."""
     since, missing = time.monotonic(), [path for path in paths if not path.exists()]
     while missing:
         time.sleep(_POLL_S)
@@ -154,66 +155,39 @@ def _end_to_end(job: Job, rows: Rows, work: Path, path: Path) -> tuple[float, fl
 def map_shards(job: Job, rows: Rows, work: Path, stage: Stage, numbers: Sequence[int], workers: int) -> Iterator[int]:
     """Does these shards, in this process (one worker) or in several; gives the number of each as it is done."""
     workers = min(workers, len(numbers))
-    if workers > 1:
-        yield from _over_processes(job, work, stage, numbers, workers)
-    else:
-        yield from do_shards(job, rows, work, stage, numbers)
-
-
-def _over_processes(job: Job, work: Path, stage: Stage, numbers: Sequence[int], workers: int) -> Iterator[int]:
-    context = multiprocessing.get_context("spawn")
-    left = iter(numbers)
-    at_work: dict[Connection, int] = {}
-    processes = []
-    try:
-        for _ in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, job, work, stage), daemon=True)
-            process.start()
-            theirs.close()
-            processes.append(process)
-            at_work[ours] = next(left)
-            ours.send(at_work[ours])
-        while at_work:
-            for connection in wait(list(at_work)):
-                if not isinstance(connection, Connection):
-                    continue
-                yield _answered(connection, at_work)
-                if (number := next(left, None)) is not None:
-                    at_work[connection] = number
-                    connection.send(number)
-                else:
-                    del at_work[connection]
-                    connection.send(None)
-        for process in processes:
-            process.join()
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
-
-
-def _answered(connection: Connection, at_work: dict[Connection, int]) -> int:
-    try:
-        answer: int | str = connection.recv()
-    except EOFError:
-        raise DataError(
-            f"the worker at shard {at_work[connection]} has died; start again, the others are kept"
-        ) from None
-    if isinstance(answer, str):
-        raise DataError(answer)
-    return answer
-
-
-def _work(connection: Connection, job: Job, work: Path, stage: Stage) -> None:
-    """Does the shards whose numbers the parent sends."""
-    try:
-        for number in do_shards(job, job.rows(), work, stage, iter(connection.recv, None)):
-            connection.send(number)
-    except SentinelError as error:
-        connection.send(str(error))
-    except (EOFError, BrokenPipeError):  # the parent has ended
+    if workers <= 1:
+        yield from map(shard_maker(job, rows, work, stage), numbers)
         return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, initializer=_end_with_parent)
+    try:
+        for done in as_completed([pool.submit(_do_shard, job, work, stage, number) for number in numbers]):
+            yield done.result()
+    except BrokenProcessPool as error:
+        raise DataError("a worker has died; start again, the shards that are done are kept") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """In a worker, which would wait for more work without end once its parent has died."""
+
+    def watch() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _do_shard(job: Job, work: Path, stage: Stage, number: int) -> int:
+    return _maker(job, work, stage)(number)
+
+
+@lru_cache(maxsize=1)
+def _maker(job: Job, work: Path, stage: Stage) -> Callable[[int], int]:
+    """Of a worker, which opens the data once."""
+    return shard_maker(job, job.rows(), work, stage)
 
 
 _LINE_EVERY_S = 10.0
@@ -231,7 +205,6 @@ class ProgressBar:
         self.update(done)
 
     def update(self, done: int) -> None:
-        """So many samples are done."""
         now = time.monotonic()
         if self._out is None or not (self._terminal or done == self._total or now - self._reported_at >= _LINE_EVERY_S):
             return

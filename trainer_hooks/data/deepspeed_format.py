@@ -11,7 +11,6 @@ writes them: MMIDIDX, version 1, with DeepSpeed's codes of types (6 is uint16, M
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.index import Index, Manifest
+from trainer_hooks.gpt.data import MAGIC, MMIDIDX, mmididx_header
 
-_MAGIC = b"MMIDIDX\x00\x00"
 _CODED = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint16, np.uint32, np.uint64)
 _TYPES: dict[int, type[np.integer[Any]]] = dict(enumerate(_CODED, start=1))
 _CHUNK = 1 << 20
@@ -124,7 +123,7 @@ def _write(path: str, dtype: type[np.integer[Any]], parts: Iterable[NDArray[Any]
     code = next(code for code, known in _TYPES.items() if known is dtype)
     pointers = np.cumsum(sizes, dtype=np.int64) * np.dtype(dtype).itemsize
     with Path(f"{path}.idx").open("wb") as file:
-        file.write(_MAGIC + struct.pack("<QBQQ", 1, code, len(sizes), 2))
+        file.write(MMIDIDX.pack(MAGIC, 1, code, len(sizes), 2))
         file.write(sizes.data)
         file.write(np.concatenate([[0], pointers[:-1]]).astype(np.int64).data)
         file.write(np.array([0, len(sizes)], dtype=np.int64).data)
@@ -134,10 +133,7 @@ def _read(path: str) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """The numbers, mapped, and how many belong together."""
     try:
         with Path(f"{path}.idx").open("rb") as file:
-            header = file.read(len(_MAGIC) + 25)
-            if len(header) < len(_MAGIC) + 25 or not header.startswith(_MAGIC):
-                raise DataError(f"{path}.idx: not an index of DeepSpeed's (MMIDIDX)")
-            version, code, count, _ = struct.unpack("<QBQQ", header[len(_MAGIC) :])
+            version, code, count = mmididx_header(file, f"{path}.idx: not an index of DeepSpeed's")
             sizes = np.fromfile(file, dtype=np.int32, count=count)
         if version != 1 or code not in _TYPES or len(sizes) != count:
             raise DataError(f"{path}.idx: version {version}, type {code}, {len(sizes)} of {count} sizes: not read here")

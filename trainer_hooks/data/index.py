@@ -30,26 +30,18 @@ _SCHEMA = 1
 class Manifest:
     """What an index is of."""
 
-    metric: str
-    """Its name, as `analyze --metric` takes it."""
-
+    metric: str  # Its name, as `analyze --metric` takes it
+    # What else its values depend on: the padding token, the vocabulary, the coefficient of the length.
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """What else its values depend on: the padding token, the vocabulary, the coefficient of the length."""
-
-    corpus: Mapping[str, Any]
-    """What tells the data from other data: Rows.fingerprint."""
-
+    corpus: Mapping[str, Any]  # What tells the data from other data: Rows.fingerprint
     samples: int
     distinct: int
-    dtype: str
-    """numpy's name of the values' type."""
-
+    dtype: str  # numpy's name of the values' type
     smallest: float
     largest: float
     schema: int = _SCHEMA
 
     def to_json(self) -> str:
-        """As manifest.json holds it."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     @classmethod
@@ -71,18 +63,14 @@ class Index:
     """One metric of one data set."""
 
     manifest: Manifest
-    values: NDArray[Any]
-    """(samples,) value of each sample."""
-
+    values: NDArray[Any]  # (samples,) value of each sample
+    # (samples,) sample numbers, the least difficult first; of equal values the smaller number first.
     order: NDArray[Any]
-    """(samples,) sample numbers, the least difficult first; of equal values the smaller number first."""
-
     distinct: NDArray[Any]
     offsets: NDArray[np.int64]
 
     @property
     def name(self) -> str:
-        """The metric's."""
         return self.manifest.metric
 
     def __len__(self) -> int:

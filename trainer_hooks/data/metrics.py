@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import ConfigError, DataError
 
-Values = Callable[[NDArray[Any]], NDArray[Any]]
-"""(batch, width) tokens → (batch,) values."""
+Values = Callable[[NDArray[Any]], NDArray[Any]]  # (batch, width) tokens → (batch,) values
 
 
+# The paper's name -> the metric that is indexed. The sequence length schedule does the rest (truncate, reshape).
 METRICS: Mapping[str, str] = {
     **{name: name for name in ("seqtru", "seqres", "seqreo", "voc", "seqreo_voc")},
     **dict.fromkeys(("seqtru_voc", "seqres_voc"), "voc"),
 }
-"""The paper's name -> the metric that is indexed. The sequence length schedule does the rest (truncate, reshape)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +32,7 @@ class Metric:
 
     name: str
     values: Values
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    """What its values depend on beside the tokens."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # What its values depend on beside the tokens
 
 
 def needs_counts(name: str) -> bool:

@@ -15,12 +15,11 @@ from sentinel.vocabulary.errors import DataError
 from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.data.pool import Pace, Progress
 from trainer_hooks.data.sampler import CurriculumSampler, is_in
+from trainer_hooks.gpt.order import Order, Reseed
 
-Reseed = tuple[int, int]
 
-
-class CurriculumOrder:
-    """Which samples stand where in a run whose samples come easiest first."""
+class CurriculumOrder(Order):
+    """Which samples stand where in a run whose samples come easiest first; with all that an `Order` has."""
 
     def __init__(
         self,
@@ -37,9 +36,8 @@ class CurriculumOrder:
         """`state` is what `state()` gave for the checkpoint that the run resumes from. Without one the curriculum
         begins after `step` steps, at `position`: 0 in a new run, else the checkpoint's global_step and
         consumed_samples. `batch` is the samples of a step, for looking up positions that no step has drawn."""
+        super().__init__(seed, reseeds)
         self._batch = batch
-        self.reseeds: tuple[Reseed, ...] = tuple((int(p), int(s)) for p, s in reseeds) or ((0, seed),)
-        """The seeds so far, from which position on; travels in the checkpoint's client state."""
         self._skipped: list[tuple[SkippedRange, Progress | None]] = []
         begin = Progress(position=position, step=step) if state is None else Progress.from_json(_of(state, "at"))
         self._now = CurriculumSampler(paces, self.reseeds, begin)
@@ -53,18 +51,11 @@ class CurriculumOrder:
                 self._leave_out(part, self._looked_up(part))
 
     @property
-    def seed(self) -> int:
-        """The seed in force at the end of `reseeds`."""
-        return self.reseeds[-1][1]
-
-    @property
     def skipped(self) -> tuple[SkippedRange, ...]:
-        """What is left out; travels in the checkpoint's client state."""
         return tuple(part for part, _ in self._skipped)
 
     @property
     def skipped_samples(self) -> int:
-        """How many samples are left out, each once in its pass."""
         return sum(map(len, self._now.left_out.values()))
 
     @property
@@ -107,7 +98,6 @@ class CurriculumOrder:
         return trial.draw(trial.step + 1, count)
 
     def first(self, position: int) -> int:
-        """The position of the next sample that is not left out."""
         trial = copy.copy(self._at(position))
         step = trial.step + 1
         while True:
@@ -119,11 +109,8 @@ class CurriculumOrder:
                 return at + int(kept[0])
 
     def reseed(self, position: int, seed: int) -> None:
-        """Permutes what comes at and after the position anew; what came before stays as it was."""
-        if position < self.reseeds[-1][0]:
-            raise DataError(f"a reseed at sample {position} would change what was consumed by {self.reseeds[-1][0]}")
+        super().reseed(position, seed)
         self._now = self._at(min(position, self._now.position))
-        self.reseeds = (*(r for r in self.reseeds if r[0] != position), (position, seed))
         for sampler in (self._origin, self._before, self._now):
             sampler.reseeds = self.reseeds
 

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 
 _MASK = (1 << 64) - 1
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_U_FIRST, _U_SECOND = np.uint64(_FIRST), np.uint64(_SECOND)
+GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""SplitMix64's odd step and its two multipliers."""
+
+_U_FIRST, _U_SECOND = np.uint64(FIRST), np.uint64(SECOND)
 _ONE, _TWO, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (1, 2, 27, 30, 31, 32))
 _ROUNDS = 6
 """With four, of the orders of four numbers the rarest came up half as often as the others; with six, as often."""
@@ -29,13 +31,13 @@ def key(*words: int) -> int:
     """64 bits out of whole numbers: which seed, which pass, which segment."""
     state = len(words)
     for word in words:
-        state = _mixed((state ^ (word & _MASK)) + _GOLDEN & _MASK)
+        state = mixed((state ^ (word & _MASK)) + GOLDEN & _MASK)
     return state
 
 
 def noise(of: int, count: int) -> Words:
     """(count,) pseudo-random words of 64 bits."""
-    return _mix(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(of & _MASK))
+    return _mix(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(of & _MASK))
 
 
 class Permutation:
@@ -46,7 +48,7 @@ class Permutation:
         size = np.atleast_1d(np.asarray(sizes, dtype=np.uint64))
         rows = np.maximum(np.sqrt(size.astype(np.float64)).astype(np.uint64), np.minimum(size, _TWO))
         of = np.atleast_1d(np.asarray(keys, dtype=np.uint64))
-        words = [_mix(of + np.uint64(_GOLDEN * (r + 1) & _MASK)) for r in range(_ROUNDS)]
+        words = [_mix(of + np.uint64(GOLDEN * (r + 1) & _MASK)) for r in range(_ROUNDS)]
         self._grids = [size, rows, (size + rows - _ONE) // np.maximum(rows, _ONE), *words]
 
     def __call__(self, positions: NDArray[np.int64], of: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
@@ -62,7 +64,6 @@ class Permutation:
 
 
 def _once(x: Words, _: Words, rows: Words, columns: Words, *words: Words) -> Words:
-    """Once through the network."""
     left = x // columns
     right = x - left * columns
     for number, word in enumerate(words):
@@ -96,7 +97,8 @@ def _mix(x: Words) -> Words:
     return mixed
 
 
-def _mixed(x: int) -> int:
-    x = (x ^ (x >> 30)) * _FIRST & _MASK
-    x = (x ^ (x >> 27)) * _SECOND & _MASK
+def mixed(x: int) -> int:
+    """SplitMix64's finalizer, of 64 bits."""
+    x = (x ^ (x >> 30)) * FIRST & _MASK
+    x = (x ^ (x >> 27)) * SECOND & _MASK
     return x ^ (x >> 31)

@@ -14,13 +14,10 @@ from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.index import Index
 
 _FORM = Form(error=DataError, name="the checkpoint's curriculum state", ignores_unknown=True)
-Counts = tuple[int, ...]
-"""For each metric, how many samples it lets in: the first so many of its index."""
+Counts = tuple[int, ...]  # For each metric, how many samples it lets in: the first so many of its index
 
 
 class Difficulty(Protocol):
-    """A pacing schedule."""
-
     def difficulty(self, step: int) -> float:
         """What the step (counted from 1) may draw: a value, or a percentage from 0 to 100."""
 
@@ -49,8 +46,7 @@ class Pool:
         if len(set(lengths)) != 1:
             raise DataError(f"the indexes are not of the same samples: they have {lengths}")
         self.paces = tuple(paces)
-        self.samples = len(paces[0].index)
-        """In the whole data set."""
+        self.samples = len(paces[0].index)  # In the whole data set
 
     def let_in(self, step: int) -> Counts:
         """How many samples each metric lets in at that step."""
@@ -70,7 +66,6 @@ class Pool:
         return np.concatenate(parts)
 
     def described(self, step: int) -> str:
-        """What each metric lets in at that step, in words."""
         return ", ".join(f"{p.index.name} lets in {p.let_in(step)} of {len(p.index)}" for p in self.paces)
 
 
@@ -87,37 +82,22 @@ def _within(index: Index, samples: NDArray[Any], count: int) -> NDArray[np.bool_
 class Segment(NamedTuple):
     """What joined a pass at once."""
 
-    up_to: Counts
-    """What each metric let in when it joined. It holds what the segment before it did not let in."""
-
-    size: int
-    """Samples."""
-
-    drawn: int
-    """Of them, in the order of its permutation."""
-
+    up_to: Counts  # What each metric let in when it joined. It holds what the segment before it did not let in.
+    size: int  # Samples
+    drawn: int  # Of them, in the order of its permutation
+    # (drawn, seed): from that many drawn samples on, what is left is permuted anew by that seed.
     seeds: tuple[tuple[int, int], ...]
-    """(drawn, seed): from that many drawn samples on, what is left is permuted anew by that seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Where the drawing stands; all that a restart needs."""
 
-    position: int = 0
-    """Samples drawn so far, since the run began."""
-
-    step: int = 0
-    """The last step that drew."""
-
-    passes: int = 0
-    """Begun so far; the present one has this number."""
-
-    let_in: Counts = ()
-    """What each metric let in at the last step."""
-
-    segments: tuple[Segment, ...] = ()
-    """Of the present pass."""
+    position: int = 0  # Samples drawn so far, since the run began
+    step: int = 0  # The last step that drew
+    passes: int = 0  # Begun so far; the present one has this number
+    let_in: Counts = ()  # What each metric let in at the last step
+    segments: tuple[Segment, ...] = ()  # Of the present pass
 
     def to_json(self) -> dict[str, Any]:
         """As a checkpoint's client state holds it; a segment is a list."""

@@ -128,11 +128,14 @@ class CurriculumSampler:
 
     def _begin(self, let_in: Counts, step: int) -> None:
         self._pass += 1
-        self._left, self._up_to, self._seeds = 0, [], []
-        self._size = self._drawn = self._first = self._members = _NOTHING
+        self._clear()
         self._join((0,) * len(let_in), let_in)
         if not self._left:
             raise DataError(f"no sample is easy enough for step {step}: {self.pool.described(step)}")
+
+    def _clear(self) -> None:
+        self._left, self._up_to, self._seeds = 0, [], []
+        self._size = self._drawn = self._first = self._members = _NOTHING
 
     def _join(self, before: Counts, now: Counts) -> None:
         size = now[0] - before[0] if len(now) == 1 else self._found(before, now)
@@ -153,25 +156,22 @@ class CurriculumSampler:
     def _go_to(self, progress: Progress) -> None:
         self.position, self.step, self._pass = progress.position, progress.step, progress.passes
         self._let_in = progress.let_in
+        self._seed, self._next_reseed, self._reseeds_seen = self.reseeds[0][1], -1, self.reseeds
         segments = progress.segments
         if segments and len(segments[0].up_to) != len(self.pool.paces):
             raise DataError("the checkpoint's curriculum has another number of metrics")
-        self._up_to = [s.up_to for s in segments]
-        self._seeds = [s.seeds for s in segments]
-        self._size = np.array([s.size for s in segments], dtype=np.int64)
-        self._drawn = np.array([s.drawn for s in segments], dtype=np.int64)
-        self._first = np.cumsum(self._size) - self._size
-        self._left = int((self._size - self._drawn).sum())
-        self._members = _NOTHING
-        self._seed, self._next_reseed, self._reseeds_seen = self.reseeds[0][1], -1, self.reseeds
+        self._clear()
         before: Counts = (0,) * len(self.pool.paces)
         for segment in segments:
             if any(count > self.pool.samples for count in segment.up_to):
                 raise DataError("the checkpoint's curriculum is of an index with more samples")
-            size = segment.up_to[0] - before[0] if len(before) == 1 else self._found(before, segment.up_to)
-            if size != segment.size:
+            self._join(before, segment.up_to)
+            if self._size[-1] != segment.size:
                 raise DataError("the checkpoint's curriculum is of other indexes")
             before = segment.up_to
+        self._seeds = [s.seeds for s in segments]
+        self._drawn = np.array([s.drawn for s in segments], dtype=np.int64)
+        self._left -= int(self._drawn.sum())
         self._changed()
 
     def _changed(self) -> None:

@@ -8,7 +8,7 @@ import json
 import mmap
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -29,21 +29,12 @@ _PIECES, _PIECE_BYTES = 256, 4096
 class Rows:
     """Training samples, none of the validation's."""
 
+    # (samples, width) whole numbers, mapped. Packed rows overlap by one token, the last one's label.
     tokens: NDArray[Any]
-    """(samples, width) whole numbers, mapped. Packed rows overlap by one token, the last one's label."""
-
-    pad: int | None
-    """The token that fills short samples up, and is no data; None where samples are full."""
-
+    pad: int | None  # The token that fills short samples up, and is no data; None where samples are full
+    # What an index is checked against: shape, type, and a digest of pieces of the data, evenly spaced.
     fingerprint: Mapping[str, Any]
-    """What an index is checked against: shape, type, and a digest of pieces of the data, evenly spaced."""
-
-    mapped: mmap.mmap | None
-    """The file that the tokens are in; None where they are in memory."""
-
-    def forget(self) -> None:
-        """Lets go of the memory that reading the file has filled; the system may keep it cached."""
-        _forget(self.mapped)
+    row: NDArray[Any]  # (N,) all of the data end to end, as it lies in memory or in the file
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -70,7 +61,7 @@ def open_rows(
     shape = (corpus.training_samples, seqlen + 1)
     tokens = as_strided(row, shape=shape, strides=(seqlen * item, item), writeable=False)
     facts = {"samples": shape[0], "seqlen": seqlen}
-    return Rows(tokens=tokens, pad=None, fingerprint={**_fingerprint(row), **facts}, mapped=_mapped(row))
+    return Rows(tokens=tokens, pad=None, fingerprint={**_fingerprint(row), **facts}, row=row)
 
 
 def _padded(paths: Sequence[Path], pad: int | None) -> Rows:
@@ -81,24 +72,15 @@ def _padded(paths: Sequence[Path], pad: int | None) -> Rows:
         raise DataError(f"{paths[0]}: {tokens.dtype} {tokens.shape} are no (samples, width) rows of whole numbers")
     if not tokens.flags.c_contiguous:
         raise DataError(f"{paths[0]}: its rows are not contiguous; save it in C order")
-    facts = {"samples": len(tokens), "width": tokens.shape[1], "pad": pad}
-    return Rows(
-        tokens=tokens,
-        pad=pad,
-        fingerprint={**_fingerprint(tokens.reshape(-1)), **facts},
-        mapped=_mapped(tokens),
-    )
+    row, facts = tokens.reshape(-1), {"samples": len(tokens), "width": tokens.shape[1], "pad": pad}
+    return Rows(tokens=tokens, pad=pad, fingerprint={**_fingerprint(row), **facts}, row=row)
 
 
-def _forget(mapped: mmap.mmap | None) -> None:
-    if mapped is not None:
+def _forget(row: NDArray[Any]) -> None:
+    """Lets go of the memory that reading a mapped file has filled; the system may keep it cached."""
+    mapped = getattr(row, "_mmap", None)  # numpy keeps the map to itself, and passes it on to the views that it makes
+    if isinstance(mapped, mmap.mmap):
         mapped.madvise(mmap.MADV_DONTNEED)
-
-
-def _mapped(tokens: NDArray[Any]) -> mmap.mmap | None:
-    """The file's map, which numpy keeps to itself."""
-    found = getattr(tokens, "_mmap", None)  # numpy passes it on to the views that it makes
-    return found if isinstance(found, mmap.mmap) else None
 
 
 def _fingerprint(row: NDArray[Any]) -> dict[str, Any]:
@@ -106,7 +88,7 @@ def _fingerprint(row: NDArray[Any]) -> dict[str, Any]:
     digest = hashlib.sha256()
     for begin in np.linspace(0, max(len(row) - each, 0), _PIECES).astype(int):
         digest.update(np.ascontiguousarray(row[begin : begin + each]).tobytes())
-        _forget(_mapped(row))  # the system maps far more than was asked for: all pieces' surroundings would be the file
+        _forget(row)  # the system maps far more than was asked for: all pieces' surroundings would be the file
     return {"tokens": len(row), "dtype": row.dtype.name, "digest": digest.hexdigest()}
 
 
@@ -129,26 +111,18 @@ class Job:
     seqlen: int | None
     validation_share: float
     pad: int | None
-    metric: str
-    """Of an index: one that `metrics.named` takes."""
-
-    output: Path
-    """The folder that the index's own folder is made in; shared by all ranks."""
-
-    shard_samples: int | None = None
-    """Samples of a shard; None is as many as take about a second."""
+    metric: str  # Of an index: one that `metrics.named` takes
+    output: Path  # The folder that the index's own folder is made in; shared by all ranks
+    shard_samples: int | None = None  # Samples of a shard; None is as many as take about a second
 
     @property
     def folder_name(self) -> str:
-        """Of the index."""
         return self.metric.replace(":", ".")
 
     def rows(self) -> Rows:
-        """The data."""
         return open_rows(self.data, seqlen=self.seqlen, validation_share=self.validation_share, pad=self.pad)
 
     def shards(self, rows: Rows) -> list[range]:
-        """The samples of each shard."""
         even = -(-len(rows) // _SHARDS)
         least, most = (max(1, tokens // rows.width) for tokens in (_SHARD_TOKENS.start, _SHARD_TOKENS.stop))
         each = self.shard_samples or min(max(least, even), most)
@@ -166,16 +140,20 @@ def shard_path(work: Path, stage: Stage, number: int) -> Path:
     return work / f"{stage}-{number:06}.npy"
 
 
-def do_shards(job: Job, rows: Rows, work: Path, stage: Stage, numbers: Iterable[int]) -> Iterator[int]:
-    """Makes the results of these shards, and puts them where they belong; gives the number of each that is there."""
+def shard_maker(job: Job, rows: Rows, work: Path, stage: Stage) -> Callable[[int], int]:
+    """A function that makes the result of the shard of that number, puts it where it belongs, and returns the number.
+    ConfigError where there is no such metric."""
     shards, metric = job.shards(rows), None
     if stage == "values":
         metric = named(job.metric, width=rows.width, pad=rows.pad, counts=read_counts(work))
-    for number in numbers:
+
+    def make(number: int) -> int:
         found = _counted(rows, shards[number]) if metric is None else _measured(metric, rows, shards[number])
         written(shard_path(work, stage, number), functools.partial(np.save, arr=found, allow_pickle=False))
-        rows.forget()
-        yield number
+        _forget(rows.row)
+        return number
+
+    return make
 
 
 def read_counts(work: Path) -> NDArray[np.int64] | None:

@@ -1,6 +1,6 @@
 """Samples in order of their values, by external merge, in memory that does not grow with the data. Runs of a fixed
-number of samples are sorted and written. Evenly spaced values of all runs are the bounds: between two bounds lies a
-short piece of every run, and as many pieces as fit in memory are read, merged and written at a time."""
+number of samples are sorted and written. Evenly spaced values of all runs give the bounds: between two bounds lies a
+short piece of every run, and all of these pieces together fit in memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-RUN_SAMPLES = 1 << 20
-"""What is sorted at once: some 40 MB with all that a sort needs beside it."""
+RUN_SAMPLES = 1 << 20  # What is sorted at once: some 40 MB with all that a sort needs beside it
 
 
 class ArrayFile:
@@ -27,12 +26,10 @@ class ArrayFile:
         self._begin()
 
     def append(self, values: NDArray[Any]) -> None:
-        """Some more."""
         self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
         self.length += len(values)
 
     def close(self) -> None:
-        """Writes the length and closes."""
         self._file.seek(0)
         self._begin()
         self._file.close()
@@ -52,10 +49,8 @@ class Sorted:
         self._last: NDArray[Any] = np.zeros(0, dtype=values)
 
     def append(self, values: NDArray[Any], samples: NDArray[Any]) -> None:
-        """The next ones, in order."""
-        before = np.concatenate([self._last, values[:-1]]) if len(self._last) else values[:-1]
-        changes = np.flatnonzero(values[len(values) - len(before) :] != before) + (len(values) - len(before))
-        if not len(self._last):
+        changes = np.flatnonzero(values[1:] != values[:-1]) + 1
+        if not np.array_equal(values[:1], self._last):
             changes = np.concatenate([[0], changes])
         self._distinct.append(values[changes])
         self._offsets.append(changes + self._samples.length)
@@ -105,7 +100,8 @@ class _Runs:
         self._dtypes = (dtype, np.dtype(np.int64))
         self._begins = list(range(0, count, each))
         self._count, self._each = count, each
-        spacing = max(1, each // len(self._begins))
+        runs = len(self._begins)
+        spacing = max(1, each // (2 * runs))
         kept = []
         with self._paths[0].open("wb") as run_values, self._paths[1].open("wb") as run_samples:
             for begin in self._begins:
@@ -117,7 +113,9 @@ class _Runs:
                 kept.append(part[spacing - 1 :: spacing].copy())  # a view would keep the whole run
                 run_values.write(part.data)
                 run_samples.write((order + begin).data)
-        self._bounds = np.unique(np.concatenate(kept))
+        # From one bound to the next there are as many kept values as runs. Each stands for a spacing of samples, and of
+        # each run less than a spacing comes on top: `each` samples at most, those whose value is the bound aside.
+        self._bounds = np.unique(np.sort(np.concatenate(kept))[runs - 1 :: runs])
 
     @staticmethod
     def _header(values: Path) -> int:
@@ -129,25 +127,18 @@ class _Runs:
 
     def merged(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Values and sample numbers, in order, some at a time."""
-        begins, bound = list(self._begins), 0
-        ends = [min(begin + self._each, self._count) for begin in self._begins]
-        while bound < len(self._bounds):
-            stride = max(1, len(begins) // 2)
-            while True:
-                upper = min(bound + stride, len(self._bounds))
-                to = self._upto(begins, ends, self._bounds[upper - 1], "right")
-                fits = sum(to) - sum(begins) <= self._each
-                if fits or stride == 1:
-                    break
-                stride //= 2
-            if not fits:  # one value that a good part of the data has: those below it, then it alone
-                below = self._upto(begins, ends, self._bounds[upper - 1], "left")
+        begins = self._begins
+        ends = [min(begin + self._each, self._count) for begin in begins]
+        for bound in self._bounds:
+            to = self._upto(begins, ends, bound, "right")
+            if sum(to) - sum(begins) <= self._each:
+                yield from self._together(begins, to)
+            else:  # one value that a good part of the data has: those below it, then it alone
+                below = self._upto(begins, ends, bound, "left")
                 yield from self._together(begins, below)
                 yield from self._one_value(below, to)
-            else:
-                yield from self._together(begins, to)
-            begins, bound = to, upper
-        yield from self._together(begins, ends)  # past the last bound: less than a spacing of each run
+            begins = to
+        yield from self._together(begins, ends)
 
     def _upto(
         self, begins: Sequence[int], ends: Sequence[int], limit: Any, side: Literal["left", "right"]

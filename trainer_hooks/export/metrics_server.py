@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from trainer_hooks.export.answers import Connection
+from trainer_hooks.export.answers import converse
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class MetricsServer:
         self._answer = answer
         self._tls = tls
         self._failed = failed
-        self._connections: dict[Connection, None] = {}  # the oldest first
+        self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._loop: asyncio.AbstractEventLoop | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._closing = threading.Event()
@@ -138,12 +138,8 @@ class MetricsServer:
         try:
             await self._accept()
         finally:
-            deadline = time.monotonic() + 1.0
-            while self._connections and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
-            for connection in list(self._connections):
-                connection.abort()
-            await asyncio.sleep(0)
+            if self._connections:
+                await asyncio.wait(set(self._connections), timeout=1.0)  # the end of the loop cancels the others
             self._connections.clear()
 
     async def _accept(self) -> None:
@@ -155,13 +151,14 @@ class MetricsServer:
             if len(self._connections) >= _MOST_CONNECTIONS:
                 oldest = next(iter(self._connections))
                 self._forget(oldest)
-                oldest.abort()
-            connection = Connection(self._answer, self._forget)
+                oldest.cancel()
+            tls = None if self._tls is None else self._tls()
+            connection = asyncio.get_running_loop().create_task(converse(accepted, tls, self._answer))
+            connection.add_done_callback(self._forget)
             self._connections[connection] = None
-            connection.open(accepted, None if self._tls is None else self._tls())
             await asyncio.sleep(allowance.wait_s(time.thread_time(), time.monotonic()))
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: asyncio.Task[None]) -> None:
         self._connections.pop(connection, None)
 
     async def _next(self) -> socket.socket | None:

@@ -39,8 +39,7 @@ class Outputs:
         layers: Callable[[], LayerVariance | None],
     ) -> None:
         self._guard = guard
-        self.attempt = 0
-        """Number of this life of the training process group; 0 where none could be minted."""
+        self.attempt = 0  # Number of this life of the training process group; 0 where none could be minted
         self.journal: JournalWriter | None = None
         self.exporter: Exporter | None = None
         self._collector: StepCollector | None = None
@@ -57,7 +56,6 @@ class Outputs:
 
     @property
     def lost(self) -> int:
-        """Lines that the journal has dropped."""
         return self.journal.lost if self.journal is not None else 0
 
     def put(self, record: Record) -> None:

@@ -32,8 +32,7 @@ from sentinel.vocabulary.sample import LayerVariance, Sample
 
 _HELP = {metric.name: metric.help for metric in all_metrics()}
 _LABELS = ["run", "attempt"]
-SPIKE_RATIO = 1.2
-"""A step above it counts as a spike step. Source: Li, Zhang & He 2022, Table 1 (arXiv:2108.06084)."""
+SPIKE_RATIO = 1.2  # A step above it counts as a spike step. Source: Li, Zhang & He 2022, Table 1 (arXiv:2108.06084).
 
 _SLICES = 12  # parts of a window, each with its own maximum: a maximum shows for one window, and up to a twelfth more
 _NEVER = -math.inf
@@ -45,12 +44,8 @@ class Counts(NamedTuple):
     """Steps of the attempt so far."""
 
     steps: int = 0
-    spikes: int = 0
-    """With a loss ratio above 1.2; inf, which is that of a loss that is not finite, counts."""
-
-    nonfinite: int = 0
-    """With a loss of nan or inf."""
-
+    spikes: int = 0  # With a loss ratio above 1.2; inf, which is that of a loss that is not finite, counts
+    nonfinite: int = 0  # With a loss of nan or inf
     skipped: int = 0
 
 
@@ -61,19 +56,14 @@ _NONE = Counts()
 class Totals:
     """Up to and with one step. Each step makes a new object, so a reader never sees half of a step."""
 
-    window_s: float
-    """How long a maximum shows at least."""
-
+    window_s: float  # How long a maximum shows at least
     counts: Counts = _NONE
+    # Of each of the counts the last step that it has counted, for exemplars.
     counted: tuple[Sample | None, ...] = (None,) * len(Counts._fields)
-    """Of each of the counts the last step that it has counted, for exemplars."""
-
     latest: Sample | None = None
-    measured: tuple[float | None, ...] = (None,) * len(INTERVAL_METRICS)
-    """Of each of INTERVAL_METRICS the last reading."""
-
+    measured: tuple[float | None, ...] = (None,) * len(INTERVAL_METRICS)  # Of each of INTERVAL_METRICS the last reading
+    # (number of the slice since the clock began, the largest of each of WINDOW_MAXIMA in it), the oldest first.
     slices: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    """(number of the slice since the clock began, the largest of each of WINDOW_MAXIMA in it), the oldest first."""
 
     def with_step(self, sample: Sample, now: float) -> Totals:
         """The totals after one more step; `now` is a monotonic clock's, in seconds."""

@@ -16,7 +16,6 @@ from trainer_hooks.gpt.model import PRESETS, Shape
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments."""
     parser = _parser()
     settings = parser.parse_args(argv)
     if settings.steps is None and settings.tokens is None:
@@ -141,7 +140,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _json(text: str) -> dict[str, Any]:
-    """An argument that is a JSON object."""
     try:
         return load_object(text)
     except LineError as error:

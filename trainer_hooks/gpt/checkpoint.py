@@ -3,57 +3,41 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import CheckpointError
 from trainer_hooks.data.shards import written
-from trainer_hooks.gpt.order import Reseed
+from trainer_hooks.restart import Decisions
+
+_FORM = Form(error=CheckpointError)
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
-    """How far the run is, and by which decisions it got there. The client state, but for the RNG."""
+class Progress(Decisions):
+    """How far the run is, and by which decisions it got there. The client state, but for the RNG: it holds JSON, so
+    that an untrusting reader needs no class of ours."""
 
     step: int = 0
     consumed_samples: int = 0
     consumed_tokens: int = 0
-    reseeds: tuple[Reseed, ...] = ()
-    skipped: tuple[dict[str, Any], ...] = ()
-    """What was left out of the data: SkippedRanges as JSON, so that an untrusting reader needs no class of ours."""
-
-    moments_reset_steps: tuple[int, ...] = ()
-    """The steps after which Adam's moments were set to 0."""
-
-    attempt: int | None = None
-    """The attempt that saved it; None from scratch."""
-
-    warmup: dict[str, Any] | None = None
-    """Of the sequence length: what SeqlenWarmup.state() gave."""
-
-    layer_tokens: list[int] | None = None
-    """Tokens that each layer has seen, first to last; None is consumed_tokens for all of them."""
-
-    curriculum: dict[str, Any] | None = None
-    """Of the metrics that pace the data: which ones, and where their order stands; None without."""
-
-    loss_minimum: list[tuple[int | None, float]] = field(default_factory=list)
-    applied_once: tuple[str, ...] = ()
-    """Ids of the one-shot overrides that were applied."""
+    warmup: Mapping[str, Any] | None = None  # Of the sequence length: what SeqlenWarmup.state() gave
+    # Tokens that each layer has seen, first to last; None is consumed_tokens for all of them.
+    layer_tokens: tuple[int, ...] | None = None
+    # Of the metrics that pace the data: which ones, and where their order stands; None without.
+    curriculum: Mapping[str, Any] | None = None
 
 
 def save(engine: Any, folder: Path, progress: Progress) -> str:
     """Saves engine and progress as global_stepN, then Megatron's tracker file; returns the tag. Called on all ranks."""
     tag = f"global_step{progress.step}"
-    client_state = {
-        "sentinel": {name: getattr(progress, name) for name in Progress.__dataclass_fields__},
-        "rng": rng_state(),
-    }
-    engine.save_checkpoint(str(folder), tag=tag, client_state=client_state)
+    engine.save_checkpoint(str(folder), tag=tag, client_state={"sentinel": fields_of(progress), "rng": rng_state()})
     if torch.distributed.get_rank() == 0:
         number = str(progress.step).encode()
         written(folder / "latest_checkpointed_iteration.txt", lambda file: file.write(number))
@@ -73,7 +57,12 @@ def load(engine: Any, folder: Path) -> tuple[Progress, dict[str, Any] | None]:
     path, client_state = engine.load_checkpoint(str(folder), tag=tag)
     if path is None or "sentinel" not in client_state:
         raise CheckpointError(f"{folder / tag} is not a checkpoint of this trainer")
-    return Progress(**client_state["sentinel"]), client_state["rng"]
+    return progress_of(client_state), client_state["rng"]
+
+
+def progress_of(client_state: Mapping[str, Any]) -> Progress:
+    """What `save` has put into a checkpoint's client state. CheckpointError where it can't be read."""
+    return read(Progress, client_state["sentinel"], "the checkpoint's client state", _FORM)
 
 
 def rng_state() -> dict[str, Any]:
@@ -89,7 +78,6 @@ def rng_state() -> dict[str, Any]:
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Sets what rng_state has read."""
     torch.set_rng_state(state["torch"])
     np.random.set_state(state["numpy"])
     random.setstate(state["python"])

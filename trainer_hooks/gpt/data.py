@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ _ASCII = 128
 _TEXT_BYTES = 4_000_000
 """How much of a text corpus is taken, after its lines are shuffled: enough for every run that fits bytes."""
 
-_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
+MAGIC = b"MMIDIDX\x00\x00"
+MMIDIDX = struct.Struct("<9sQBQQ")  # Magic, version, code of the type, how many sequences, and documents
 _MEGATRON_DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 6: np.float64, 8: np.uint16}
 """Megatron's codes; floats are no tokens, and are refused below."""
 
@@ -28,14 +29,11 @@ _MEGATRON_DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int
 class Corpus:
     """One long row of tokens, split into training and validation samples once and for all."""
 
-    tokens: NDArray[Any]
-    """(N,) whole numbers; in memory, or mapped."""
-
+    tokens: NDArray[Any]  # (N,) whole numbers; in memory, or mapped
     vocabulary: int
     seqlen: int
     training_samples: int
-    validation_samples: int
-    """They stand at the end of the row, and never move: not at a reseed, not at a restart."""
+    validation_samples: int  # They stand at the end of the row, and never move: not at a reseed, not at a restart
 
     def training(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """(len(indices), seqlen + 1) tokens of training samples."""
@@ -120,10 +118,7 @@ def _token_file(path: Path) -> NDArray[Any]:
 def _megatron(data: Path, index: Path) -> NDArray[Any]:
     """Megatron's indexed dataset (MMapIndexedDataset, version 1): its documents, end to end."""
     with index.open("rb") as file:
-        header = file.read(len(_MEGATRON_MAGIC) + 9)
-    if len(header) < len(_MEGATRON_MAGIC) + 9 or not header.startswith(_MEGATRON_MAGIC):
-        raise DataError(f"{index}: not an index of Megatron's (MMIDIDX)")
-    version, code = struct.unpack("<QB", header[len(_MEGATRON_MAGIC) :])
+        version, code, _ = mmididx_header(file, f"{index}: not an index of Megatron's")
     dtype = _MEGATRON_DTYPES.get(code)
     if version != 1 or dtype is None or not np.issubdtype(dtype, np.integer):
         raise DataError(f"{index}: version {version} with dtype code {code} is not read here (1, whole numbers)")
@@ -131,6 +126,16 @@ def _megatron(data: Path, index: Path) -> NDArray[Any]:
     if not size or size % np.dtype(dtype).itemsize:
         raise DataError(f"{data}: {size} bytes are no row of {np.dtype(dtype).name} tokens, as {index.name} says")
     return np.memmap(data, dtype=dtype, mode="r")
+
+
+def mmididx_header(file: IO[bytes], otherwise: str) -> tuple[int, int, int]:
+    """Version, code of the type and number of sequences of an .idx as Megatron and DeepSpeed write them; leaves the
+    file behind it. DataError with `otherwise` where it is none."""
+    header = file.read(MMIDIDX.size)
+    if len(header) < MMIDIDX.size or not header.startswith(MAGIC):
+        raise DataError(f"{otherwise} (MMIDIDX)")
+    _, version, code, count, _ = MMIDIDX.unpack(header)
+    return version, code, count
 
 
 def _said(paths: Sequence[Path]) -> str:

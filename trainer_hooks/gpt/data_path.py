@@ -31,7 +31,6 @@ from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.random_ltd import DataRank, LayerTokens, RandomLtd
 from trainer_hooks.sample.batch_digest import batch_digest
 from trainer_hooks.warmup import SeqlenWarmup
-from trainer_hooks.warmup.pacing import resolved
 
 
 class DataPath:
@@ -54,11 +53,8 @@ class DataPath:
         self._engine, self._corpus, self._schedules = engine, corpus, schedules
         self._progress, self._rank, self._seen = progress, rank, seen
         self._at_once = rank.size * engine.train_micro_batch_size_per_gpu()
-        known = [SkippedRange.from_json(r) for r in progress.skipped]
-        self.order = data_order(
-            schedules.curriculum, corpus, settings, progress, [*known, *(r for r in skipped if r not in known)]
-        )
-        self.warmup = SeqlenWarmup(resolved(schedules.seqlen), schedules.shorten, engine=engine)
+        self.order = data_order(schedules.curriculum, corpus, settings, progress, progress.left_out(skipped))
+        self.warmup = SeqlenWarmup(schedules.seqlen, schedules.shorten, engine=engine)
         if progress.warmup is not None:
             self.warmup.load(progress.warmup)
         else:
@@ -70,8 +66,7 @@ class DataPath:
         self._ltd: RandomLtd | None = None
         if ltd.drops and progress.step + 1 < ltd.end_step:
             self._ltd = RandomLtd(engine.module, Block, ltd, seed=settings.seed, data_rank=rank, layers=ltd.layers)
-        self.samples = 0
-        """Of the step that was begun, over all ranks."""
+        self.samples = 0  # Of the step that was begun, over all ranks
 
     def begin(self, step: int) -> Iterator[Tensor]:
         """Begins a step, takes note of what it consumes, and returns this rank's micro-batches, (rows, L + 1) tokens.
@@ -150,9 +145,9 @@ class DataPath:
     def note(self, progress: Progress) -> None:
         """Puts where all of it stands into what a checkpoint holds."""
         progress.reseeds = self.order.reseeds
-        progress.skipped = tuple(r.to_json() for r in self.order.skipped)
+        progress.skipped = self.order.skipped
         progress.warmup = self.warmup.state()
-        progress.layer_tokens = self.layer_tokens.state()
+        progress.layer_tokens = self.layer_tokens.by_layer
         progress.curriculum = curriculum_state(self.order, self._schedules.curriculum)
 
 

@@ -16,17 +16,12 @@ from trainer_hooks.sample.logits import every_few_positions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The model's shape."""
-
     layers: int
     width: int
     heads: int
-    seqlen: int
-    """Full length, tokens per sample; there are as many positions."""
-
+    seqlen: int  # Full length, tokens per sample; there are as many positions
+    # False leaves out the LayerNorms inside the blocks and keeps the final one: such a model really diverges.
     block_layernorm: bool = True
-    """False leaves out the LayerNorms inside the blocks and keeps the final one: such a model really diverges."""
-
     dropout: float = 0.0
 
     def __post_init__(self) -> None:

@@ -7,9 +7,11 @@ samples themselves, wherever a later order puts them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +19,7 @@ from numpy.typing import NDArray
 from sentinel.vocabulary.errors import DataError
 from sentinel.vocabulary.training_settings import SkippedRange
 
-Reseed = tuple[int, int]
-"""(consumed_samples at which it took effect, seed)."""
+Reseed = tuple[int, int]  # (consumed_samples at which it took effect, seed)
 
 Draw = Callable[[int, int, int], NDArray[np.int64]]
 """(samples, seed, epoch) -> the order of a whole epoch that is drawn with that seed."""
@@ -29,8 +30,62 @@ def shuffled(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(samples)
 
 
-class DataOrder:
-    """Which sample stands at which position of the run."""
+class Order(ABC):
+    """Which sample stands at which position of the run: what every order has of seeds and of what is left out."""
+
+    def __init__(self, seed: int, reseeds: Sequence[Reseed]) -> None:
+        self.reseeds: tuple[Reseed, ...] = tuple((int(p), int(s)) for p, s in reseeds) or ((0, seed),)
+        """The seeds so far, from which position on; travels in the checkpoint's client state."""
+
+    @property
+    def seed(self) -> int:
+        """The seed in force at the end of `reseeds`."""
+        return self.reseeds[-1][1]
+
+    @property
+    @abstractmethod
+    def skipped(self) -> tuple[SkippedRange, ...]:
+        """What is left out; travels in the checkpoint's client state."""
+
+    @property
+    @abstractmethod
+    def skipped_samples(self) -> int:
+        """How many samples are left out, each once in its epoch or pass."""
+
+    def change(self, position: int, *, seed: int | None, skip_samples: int | None) -> None:
+        """At a start: leaves samples out, then permutes what is left anew; those that are left out stay where they
+        are. None changes nothing. DataError where what was consumed would change."""
+        if skip_samples is not None:
+            self.skip(position, skip_samples)
+        if seed is not None:
+            self.reseed(self.first(position) if skip_samples else position, seed)
+
+    def reseed(self, position: int, seed: int) -> None:
+        """Permutes what comes at and after the position anew; what came before stays as it was."""
+        if position < self.reseeds[-1][0]:
+            raise DataError(f"a reseed at sample {position} would change what was consumed by {self.reseeds[-1][0]}")
+        self.reseeds = (*(r for r in self.reseeds if r[0] != position), (position, seed))
+
+    @abstractmethod
+    def skip(self, position: int, count: int) -> None:
+        """Leaves out the samples that stand, in the order of now, at the `count` positions from this one on."""
+
+    @abstractmethod
+    def first(self, position: int) -> int:
+        """The position of the next sample that is not left out."""
+
+    def facts(self, position: int) -> dict[str, Any]:
+        """{field of RunStarted: value} of a start at that position."""
+        return {
+            "seed": self.seed,
+            "first_sample_index": self.first(position),
+            "skipped_samples": self.skipped_samples,
+            "skipped_ranges": tuple(part.to_json() for part in self.skipped),
+        }
+
+
+class DataOrder(Order):
+    """The plain order: the data as a whole, permuted anew in each epoch."""
 
     def __init__(
         self,
@@ -42,39 +97,27 @@ class DataOrder:
     ) -> None:
         if samples < 1:
             raise DataError("there is no whole training sample")
+        super().__init__(seed, reseeds)
         self._samples, self._draw = samples, draw
-        self.reseeds: tuple[Reseed, ...] = ((0, seed),) if not reseeds else tuple((int(p), int(s)) for p, s in reseeds)
-        """The seeds so far, from which position on; travels in the checkpoint's client state."""
-        self.skipped: tuple[SkippedRange, ...] = tuple(skipped)
-        """What is left out; travels in the checkpoint's client state."""
+        self._skipped = tuple(skipped)
 
     @property
-    def seed(self) -> int:
-        """The seed in force at the end of `reseeds`."""
-        return self.reseeds[-1][1]
+    def skipped(self) -> tuple[SkippedRange, ...]:
+        return self._skipped
 
     @property
     def skipped_samples(self) -> int:
-        """How many samples are left out, over all epochs, each once in its epoch."""
         epochs = {e for r in self.skipped for e in range(r.begin // self._samples, (r.end - 1) // self._samples + 1)}
         return sum(self._samples - len(self._kept_from(epoch, 0, self._samples)) for epoch in epochs)
 
-    def reseed(self, position: int, seed: int) -> None:
-        """Permutes what comes at and after the position anew; what came before stays as it was."""
-        if position < self.reseeds[-1][0]:
-            raise DataError(f"a reseed at sample {position} would change what was consumed by {self.reseeds[-1][0]}")
-        self.reseeds = (*(r for r in self.reseeds if r[0] != position), (position, seed))
-
     def skip(self, position: int, count: int) -> None:
-        """Leaves out the samples that stand, in the order of now, at the `count` positions from this one on."""
-        self.skipped = (*self.skipped, SkippedRange(begin=position, end=position + count, reseeds=self.reseeds))
+        self._skipped = (*self._skipped, SkippedRange(begin=position, end=position + count, reseeds=self.reseeds))
 
     def indices(self, position: int, count: int) -> NDArray[np.int64]:
         """The `count` sample numbers from that position on."""
         return self.take(position, count)[0]
 
     def first(self, position: int) -> int:
-        """The position of the next sample that is not left out."""
         return self.take(position, 1)[1] - 1
 
     def after(self, count: int) -> int:

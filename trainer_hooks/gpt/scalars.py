@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sentinel.vocabulary.sample import Sample
 
+# Tag -> field of Sample; the first six as Megatron-DeepSpeed's training.py names them.
 _TAGS = {
     "lm-loss-training/lm loss": "loss",
     "learning-rate/learning-rate": "lr",
@@ -17,7 +18,6 @@ _TAGS = {
     "optimizer/variance_l1": "adam_variance_l1",
     "optimizer/variance_max": "adam_variance_max",
 }
-"""Tag -> field of Sample; the first six as Megatron-DeepSpeed's training.py names them."""
 
 _FLUSH_EVERY_STEPS = 10
 
@@ -46,7 +46,6 @@ class Scalars:
         self._three("lm-loss-validation/lm loss validation", loss, sample)
 
     def close(self) -> None:
-        """Flushes and closes the file."""
         self._writer.close()
 
     def _three(self, tag: str, value: float, sample: Sample) -> None:

@@ -35,8 +35,7 @@ class Schedules:
     shorten: Shortening
     batch_size: BatchSizeSchedule
     random_ltd: RandomLtdSchedule
-    curriculum: CurriculumSchedule | None
-    """None draws from all of the data."""
+    curriculum: CurriculumSchedule | None  # None draws from all of the data
 
     @classmethod
     def of(cls, settings: argparse.Namespace, told: DataEfficiency, standing: TrainingSettings) -> Schedules:

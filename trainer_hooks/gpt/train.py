@@ -17,7 +17,6 @@ from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
 from sentinel.vocabulary.sample import Sample
-from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.arguments import shape, with_free_options
 from trainer_hooks.gpt.data import Corpus, load_corpus
@@ -28,8 +27,8 @@ from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
+from trainer_hooks.restart import SaveRequest, decision_facts, due, largest_of_ranks, read_overrides
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
-from trainer_hooks.state_files import SaveRequest, read_overrides
 
 FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
 
@@ -73,9 +72,9 @@ class Trainer:
             run=settings.run,
             position=self.position,
             on_sample=self._on_sample,
-            exporter=ExporterSettings(
-                address=settings.metrics_address, port=settings.metrics_port, announce=settings.metrics_announce
-            ),
+            address=settings.metrics_address,
+            port=settings.metrics_port,
+            announce=settings.metrics_announce,
             applies=CHANGES,
             trainer="the reference GPT trainer",
         )
@@ -179,10 +178,9 @@ class Trainer:
         return mean
 
     def save(self) -> None:
-        """A checkpoint, and word of it."""
         progress = self.progress
         self.data.note(progress)
-        progress.loss_minimum = self.hook.loss_minimum.state()
+        progress.loss_minimum = tuple(self.hook.loss_minimum.state())
         progress.attempt = self.hook.attempt
         tag = checkpoint.save(self.engine, self.settings.save, progress)
         self.saved_step = progress.step
@@ -208,17 +206,11 @@ class Trainer:
 
     def _apply_once(self) -> None:
         """One-shot changes: only when resuming exactly at the anchor, and never a second time."""
-        overrides, progress = self.overrides, self.progress
-        if overrides is None or overrides.once is None or overrides.once.id in progress.applied_once:
+        progress = self.progress
+        once = due(self.overrides, progress, progress.step)
+        if once is None:
             return
-        if progress.step != overrides.anchor.global_step:
-            return
-        once = overrides.once
-        if once.skip_samples is not None:
-            self.data.order.skip(progress.consumed_samples, once.skip_samples)
-        if once.seed is not None:  # of what is left: the samples skipped at this position stay where they are
-            at = self.data.order.first(progress.consumed_samples) if once.skip_samples else progress.consumed_samples
-            self.data.order.reseed(at, once.seed)
+        self.data.order.change(progress.consumed_samples, seed=once.seed, skip_samples=once.skip_samples)
         if once.loss_scale is not None and self.settings.precision != "fp16":
             raise OverridesError(f"overrides.json: loss_scale: only fp16 has one, not {self.settings.precision}")
         apply_once(once, self.engine, progress, progress.step)
@@ -229,14 +221,8 @@ class Trainer:
         self.hook.run_started(
             parent_attempt=progress.attempt,
             resumed_from=self.resumed_from,
-            incident=self.overrides.incident if self.overrides else None,
-            rollback=self.overrides.rollback if self.overrides else None,
-            applied_once=progress.applied_once,
-            seed=self.data.order.seed,
-            first_sample_index=self.data.order.first(progress.consumed_samples),
-            skipped_samples=self.data.order.skipped_samples,
-            skipped_ranges=tuple(r.to_json() for r in self.data.order.skipped),
-            moments_reset_steps=progress.moments_reset_steps,
+            **decision_facts(self.overrides, progress),
+            **self.data.order.facts(progress.consumed_samples),
             free=(self.standing.free or Free()).to_json(),
             consumed_tokens=progress.consumed_tokens,
             effective_tokens=self.data.effective_tokens,
@@ -273,8 +259,5 @@ class Trainer:
         first, settings = self.rank == 0, self.settings
         asked = 2 * self.stop_asked or int(first and (settings.state_dir / "KILL").exists())
         save = int(first and self.save_request.is_new() and self.saved_step != self.number)
-        flags = torch.tensor([asked, save], device=self.engine.device)
-        if self.world > 1:
-            dist.all_reduce(flags, dist.ReduceOp.MAX)
-        stop, save = flags.tolist()
+        stop, save = largest_of_ranks((asked, save), self.engine.device)
         return {0: None, 1: "kill_file", 2: "sigterm"}[stop], bool(save)

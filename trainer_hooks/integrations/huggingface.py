@@ -11,7 +11,6 @@ tokens where the forward is called.
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,13 +21,11 @@ from transformers import TrainerCallback
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import Overrides
-from trainer_hooks.errors import Guard, exit_reason
+from trainer_hooks.errors import Guard
 from trainer_hooks.hook import Hook, Position, attach, state_folder
 from trainer_hooks.integrations.accelerate_engine import AccelerateEngine, why_no_engine
-from trainer_hooks.integrations.huggingface_applied import Applied
-from trainer_hooks.integrations.huggingface_changes import agreed_overrides, largest_of_ranks
-from trainer_hooks.integrations.huggingface_progress import Progress
-from trainer_hooks.state_files import SaveRequest
+from trainer_hooks.integrations.huggingface_applied import Applied, Progress
+from trainer_hooks.restart import SaveRequest, agreed_overrides, largest_of_ranks
 
 _KEY = "sentinel"
 """The callback's state among the `stateful_callbacks` of trainer_state.json. Not by ExportableState: Trainer's next
@@ -60,8 +57,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         set, in tokens; None where that is not known. `applies` names the keys of overrides.json that the training
         script itself reads and applies, such as "free", beside those that the callback applies.
         """
-        self.hook: Hook | None = None
-        """From the beginning of a training to its end."""
+        self.hook: Hook | None = None  # From the beginning of a training to its end
         self._guard = Guard()
         self._trainer = trainer
         self._validation_metric = validation_metric
@@ -97,7 +93,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 self._begin(self._engine, args, state, self._applied)
         with self._guard("agree with the other ranks"):  # one that does not ask for the file would be waited for
             self._save_request = SaveRequest(self._folder)
-            self._agree_on_files = not largest_of_ranks(int(self.hook is None), args.device)
+            (absent,) = largest_of_ranks((int(self.hook is None),), args.device)
+            self._agree_on_files = not absent
 
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Before a step's first micro-batch."""
@@ -134,15 +131,14 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 state.stateful_callbacks[_KEY] = progress.to_json()
         with self._guard("look for the files KILL and SAVE"):
             if self._agree_on_files:
-                asked = largest_of_ranks(self._asked() if state.is_world_process_zero else 0, args.device)
-                self._killed, save = bool(asked & 2), bool(asked & 1)
+                asked = self._asked() if state.is_world_process_zero else (0, 0)
+                self._killed, save = map(bool, largest_of_ranks(asked, args.device))
                 control.should_training_stop = control.should_training_stop or self._killed
                 control.should_save = control.should_save or save
 
-    def _asked(self) -> int:
-        """2 for a stop, 1 for a save, on the rank that looks; the others have 0, and the largest is its answer."""
+    def _asked(self) -> tuple[int, int]:
         save = self._save_request is not None and self._save_request.is_new()
-        return 2 * (self._folder / "KILL").exists() + save
+        return int((self._folder / "KILL").exists()), int(save)
 
     def on_evaluate(
         self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
@@ -164,7 +160,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 self.hook.checkpoint_saved(tag, consumed_samples=samples, consumed_tokens=tokens)
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Reports the end of train(), planned or by a callback. An error ends the process instead: see `_at_exit`."""
+        """Reports the end of train(), planned or by a callback. An error ends the process: see `close_at_exit`."""
         with self._guard("report the end"):
             at, planned = int(state.global_step), int(state.max_steps)
             stopped = "kill_file" if self._killed else f"stopped: at step {at} of {planned}"
@@ -195,7 +191,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         )
         self._killed, self._lr_warmup_steps = False, None
         self._guard.outer = self.hook.guard  # counted in sentinel_hook_errors_total
-        atexit.register(self._at_exit)
+        self.hook.close_at_exit()
         with self._guard("count what is fed"):
             self._watching = engine.register_forward_pre_hook(self._forward, with_kwargs=True)
         with self._guard("report the start"):
@@ -237,11 +233,6 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             global_batch_samples=applied.fed.step_samples or None,
         )
 
-    def _at_exit(self) -> None:
-        """The process ends before the training does: by an uncaught error, as a rule."""
-        with self._guard("report the end"):
-            self._end(exit_reason())
-
     def _end(self, reason: str) -> None:
         hook, self.hook, self._guard.outer = self.hook, None, None
         applied, self._applied = self._applied, None
@@ -254,7 +245,6 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             self._watching.remove()
             self._watching = None
         if hook is not None:
-            atexit.unregister(self._at_exit)
             hook.close(reason)
 
 

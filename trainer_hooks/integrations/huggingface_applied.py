@@ -4,24 +4,66 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.codec import Form, fields_of, read
+from sentinel.vocabulary.errors import ConfigError, OverridesError
 from sentinel.vocabulary.overrides import Free, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 from trainer_hooks.errors import Guard
-from trainer_hooks.integrations.huggingface_changes import (
-    apply_all_once,
-    due,
-    largest_of_ranks,
-    refuse,
-    what_applies,
-)
+from trainer_hooks.integrations.huggingface_changes import refuse, what_applies
 from trainer_hooks.integrations.huggingface_lengths import Lengths, why_not_shortened
 from trainer_hooks.integrations.huggingface_lr import DecidedLr, schedule_of
 from trainer_hooks.integrations.huggingface_order import TrainOrder, why_not_ordered
-from trainer_hooks.integrations.huggingface_progress import Fed, Progress
-from trainer_hooks.sample.adam_settings import AdamSettings
+from trainer_hooks.restart import Decisions, decision_facts, due, largest_of_ranks
+from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
+
+
+@dataclass(slots=True, kw_only=True)
+class Fed:
+    """What the model was trained on, over all ranks: by the batches' shapes, padding included, without a sync.
+
+    Each of the data-parallel `ranks` counts as much as this one. `samples` and `tokens` are of the whole run, None if
+    an earlier part was not counted; `step_samples` and `seqlen` (of the longest micro-batch) of the step under way.
+    """
+
+    ranks: int
+    samples: int | None
+    tokens: int | None
+    step_samples: int = 0
+    seqlen: int | None = None
+
+    def micro_batch(self, samples: int, seqlen: int) -> None:
+        """One micro-batch goes into the model on this rank."""
+        whole = samples * self.ranks
+        self.step_samples += whole
+        self.seqlen = max(seqlen, self.seqlen or 0)
+        if self.samples is not None:
+            self.samples += whole
+        if self.tokens is not None:
+            self.tokens += whole * seqlen
+
+
+_FORM = Form(error=ConfigError, name="the callback's state", ignores_unknown=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress(Decisions):
+    """What a checkpoint's trainer_state.json holds for the next attempt. None is what was not counted."""
+
+    consumed_samples: int | None = None
+    consumed_tokens: int | None = None
+    lengths: Mapping[str, Any] | None = None  # Where a schedule stands that follows the validations
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what is not there."""
+        return {name: value for name, value in fields_of(self, without_none=True).items() if value != []}
+
+    @classmethod
+    def of(cls, left: Mapping[str, Any] | None) -> Progress:
+        """ConfigError where it can't be read."""
+        return cls() if left is None else read(cls, left, "trainer_state.json", _FORM)
 
 
 class Applied:
@@ -60,10 +102,11 @@ class Applied:
             AdamSettings.of(self._engine).impose(self._engine, standing)
         self._order: TrainOrder | None = None
         if why["seed"] is None:
-            new = [r for r in standing.skipped or () if r not in progress.skipped]
-            self._order = TrainOrder(trainer, loader, progress.reseeds, (*progress.skipped, *new))
+            self._order = TrainOrder(trainer, loader, progress.reseeds, progress.left_out(standing.skipped))
         if once is not None:
-            apply_all_once(once, self._engine, self._order, progress, step)
+            if self._order is not None and (once.seed is not None or once.skip_samples is not None):
+                self._order.change(step, seed=once.seed, skip_samples=once.skip_samples)
+            apply_once(once, self._engine, progress, step)
         self._lr = self._decided_lr() if "lr" in own else None
         self._lengths: Lengths | None = None
         if (seqlen := standing.seqlen) is not None and "seqlen" in own:
@@ -118,16 +161,13 @@ class Applied:
     def facts(self) -> dict[str, Any]:
         """{field of RunStarted: value}, of what is applied and what it is applied to."""
         args, state, decided, full = self._trainer.args, self._trainer.state, self._decided, self._full_seqlen
-        step, order = int(state.global_step), self._order.order if self._order is not None else None
+        step = int(state.global_step)
         lengths: SeqlenSchedule | None = FixedLinear(start=full, full=full, total_steps=0) if full else None
         first = full
         if self._lengths is not None:
             lengths, first = self._lengths.schedule, self._lengths.length(step + 1)
         found: dict[str, Any] = {
-            "incident": decided.incident if decided is not None else None,
-            "rollback": decided.rollback if decided is not None else None,
-            "applied_once": self.progress.applied_once,
-            "moments_reset_steps": self.progress.moments_reset_steps,
+            **decision_facts(decided, self.progress),
             "seed": int(args.seed if args.data_seed is None else args.data_seed),
             "first_sample_index": None if step and args.ignore_data_skip else self.fed.samples,
             "consumed_tokens": self.fed.tokens,
@@ -138,13 +178,8 @@ class Applied:
             "seqlen_schedule": lengths.to_json() if lengths is not None else None,
             "seqlen_shortening": "truncate" if lengths is not None else None,
         }
-        if order is not None and self._order is not None:
-            found |= {
-                "seed": order.seed,
-                "first_sample_index": order.first(self._order.position(step)),
-                "skipped_samples": order.skipped_samples,
-                "skipped_ranges": tuple(part.to_json() for part in order.skipped),
-            }
+        if self._order is not None:
+            found |= self._order.order.facts(self._order.position(step))
         if self._lr is not None:
             found["lr"] = self._lr.schedule.lr(step=step + 1, **self._counted(step))
         if "free" in self._by_script:
@@ -163,5 +198,5 @@ class Applied:
         """After that step, the same on all ranks, whose batches may differ in length."""
         tokens = self.fed.tokens or 0
         if self._lr is not None and "tokens" in (self._lr.schedule.unit, self._lr.schedule.decay_unit):
-            tokens = largest_of_ranks(tokens, self._engine.device)
+            (tokens,) = largest_of_ranks((tokens,), self._engine.device)
         return {"consumed_samples": self.consumed_samples(step) or 0, "consumed_tokens": tokens}

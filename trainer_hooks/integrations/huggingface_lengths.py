@@ -4,14 +4,14 @@ that count, so that the loss stays the mean over the tokens that are trained on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
 from sentinel.vocabulary.pacing import SeqlenSchedule
 from trainer_hooks.errors import Guard
 from trainer_hooks.warmup.batch import changed
-from trainer_hooks.warmup.pacing import Following, Validated, resolved
+from trainer_hooks.warmup.pacing import Following, followed
 
 _PACKED = "the samples of a batch are packed into one sequence, without padding"
 
@@ -38,9 +38,7 @@ class Lengths:
     def __init__(self, trainer: Any, guard: Guard, schedule: SeqlenSchedule, state: Mapping[str, Any] | None) -> None:
         self.schedule = schedule
         self._trainer = trainer
-        self._pacing: Any = (
-            Following(cast(Validated, schedule)) if hasattr(schedule, "after_validation") else resolved(schedule)
-        )
+        self._pacing = followed(schedule)
         if state is not None and isinstance(self._pacing, Following):
             self._pacing.load(state)
         if schedule.warms_up:
@@ -71,12 +69,10 @@ class Lengths:
         return int(min(max(self._pacing.seqlen(step), 2), self.schedule.full))
 
     def validated(self, perplexity: float, step: int) -> None:
-        """For a schedule that follows the validations."""
         if isinstance(self._pacing, Following):
             self._pacing.validated(perplexity, step)
 
     def state(self) -> dict[str, Any] | None:
-        """For the checkpoint."""
         return self._pacing.state() if isinstance(self._pacing, Following) else None
 
     def close(self) -> None:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, SequentialSampler
 
+from sentinel.vocabulary.errors import ConfigError, OverridesError
 from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.gpt.order import DataOrder, Reseed
 
-_AT_ONCE = 65536
-"""Sample numbers that are looked up together."""
+_AT_ONCE = 65536  # Sample numbers that are looked up together
 
 
 def why_not_ordered(trainer: Any, loader: Any) -> str | None:
@@ -52,7 +52,7 @@ class TrainOrder:
         self._own_seed = int(reseeds[0][1] if reseeds else own)
         self.order = DataOrder(self._samples, self._own_seed, reseeds, skipped, self._draw)
         if self.decided:
-            self._take_over()
+            self._holder.sampler = self
 
     def __len__(self) -> int:
         return self._samples
@@ -78,20 +78,16 @@ class TrainOrder:
         return self.order.after(epoch * self._samples + here)
 
     def change(self, global_step: int, *, seed: int | None, skip_samples: int | None) -> None:
-        """At a resume from that step: leaves samples out, then permutes what is left of the epoch anew."""
-        position = self.position(global_step)
-        if skip_samples is not None:
-            self.order.skip(position, skip_samples)
-        if seed is not None:
-            self.order.reseed(self.order.first(position) if skip_samples else position, seed)
-        self._take_over()
+        """At a resume from that step, as `Order.change`. OverridesError."""
+        try:
+            self.order.change(self.position(global_step), seed=seed, skip_samples=skip_samples)
+        except ConfigError as error:
+            raise OverridesError(f"overrides.json: {error}") from error
+        self._holder.sampler = self
 
     def close(self) -> None:
         """Gives the sampler its place back."""
         self._holder.sampler = self._inner
-
-    def _take_over(self) -> None:
-        self._holder.sampler = self
 
     def _draw(self, samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """A whole epoch as Trainer draws it with that seed: data in its own order is permuted from a new seed on."""

@@ -10,7 +10,6 @@ Made for Microsoft's fork and BigScience's; nothing of theirs is imported: `args
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.pacing.deepspeed import curriculum_learning
-from trainer_hooks.errors import exit_reason
 from trainer_hooks.hook import Hook, Position, attach
 
 _KEY = "sentinel"  # where the hook's state lies in a checkpoint's client state, beside Megatron's args and iteration
@@ -50,7 +48,7 @@ class MegatronHook:
         self._guard = self.hook.guard
         with self._guard("take its place around saving, loading and evaluating"):
             self._wrap()
-        atexit.register(self._at_exit)
+        self.hook.close_at_exit()
 
     def started(self) -> None:
         """Reports what the attempt runs with; once args.iteration is what load_checkpoint gave."""
@@ -93,7 +91,7 @@ class MegatronHook:
         reason = "finished"
         with self._guard("tell the planned end"):
             reason = self._end_of_training()
-        self._end(reason)
+        self.hook.close(reason)
 
     def _end_of_training(self) -> str:
         args = self._args
@@ -165,15 +163,6 @@ class MegatronHook:
             lr_warmup_steps=getattr(args, "lr_warmup_iters", None) or None,
             global_batch_samples=batch,
         )
-
-    def _at_exit(self) -> None:
-        """Megatron's own ways out (a signal, a duration, an interval, the kill switch) are sys.exit, as an error is."""
-        self._end(exit_reason())
-
-    def _end(self, reason: str) -> None:
-        with self._guard("report the end"):
-            atexit.unregister(self._at_exit)
-            self.hook.close(reason)
 
 
 def _seqlen(args: Any) -> int | None:

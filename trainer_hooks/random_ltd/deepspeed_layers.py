@@ -47,8 +47,7 @@ class DeepSpeedLtd:
         self._turn = Turn(seed=seed, data_rank=data_rank or DataRank.of(engine))
         self._wrapped = {name: m for name, m in self._model.named_modules() if isinstance(m, RandomLayerTokenDrop)}
         droppers = [(n, m) for n, m in enumerate(self._wrapped.values()) if m.random_ltd_scheduler is not None]
-        self.dropping = tuple(number for number, _ in droppers)
-        """Numbers of the layers that drop tokens, from 0."""
+        self.dropping = tuple(number for number, _ in droppers)  # Numbers of the layers that drop tokens, from 0
         for _, module in droppers:
             module.index_generator = self._draw
             module.model_type = "encoder"  # one mask for each layer; a decoder's would be one for all

@@ -8,16 +8,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trainer_hooks.data.permutation import FIRST, GOLDEN, SECOND, mixed
+
 _MASK = (1 << 64) - 1
-_GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""SplitMix64's odd step and its two multipliers."""
 
 
 def layer_key(seed: int, step: int, layer: int) -> int:
     """The key of one layer's draws in one step, 64 bits."""
     key = 0
     for part in (seed, step, layer):
-        key = _mixed((key + part * _GAMMA + _GAMMA) & _MASK)
+        key = mixed((key + part * GOLDEN + GOLDEN) & _MASK)
     return key
 
 
@@ -26,23 +26,17 @@ def kept_indices(key: int, first_sample: int, samples: int, seqlen: int, kept: i
     `first_sample` is the first row's number in the step's global batch; the rows after it are its successors. Nothing
     in it waits for the device."""
     numbers = torch.arange(first_sample + 1, first_sample + samples + 1, device=device)
-    keys = _mixed_all(numbers * _signed(_GAMMA) + _signed(key))  # (samples,)
+    keys = _mixed_all(numbers * _signed(GOLDEN) + _signed(key))  # (samples,)
     tokens = torch.arange(1, seqlen + 1, device=device)
-    scores = _mixed_all(keys[:, None] + tokens * _signed(_GAMMA))  # (samples, seqlen)
+    scores = _mixed_all(keys[:, None] + tokens * _signed(GOLDEN))  # (samples, seqlen)
     smallest = torch.topk(scores, kept, dim=1, largest=False, sorted=False).indices
     return smallest.sort(dim=1).values
 
 
-def _mixed(x: int) -> int:
-    x = ((x ^ (x >> 30)) * _FIRST) & _MASK
-    x = ((x ^ (x >> 27)) * _SECOND) & _MASK
-    return x ^ (x >> 31)
-
-
 def _mixed_all(x: Tensor) -> Tensor:
-    """The same of each element: int64 wraps around as 64 bits without a sign do."""
-    x = (x ^ _shifted(x, 30)) * _signed(_FIRST)
-    x = (x ^ _shifted(x, 27)) * _signed(_SECOND)
+    """`mixed` of each element: int64 wraps around as 64 bits without a sign do."""
+    x = (x ^ _shifted(x, 30)) * _signed(FIRST)
+    x = (x ^ _shifted(x, 27)) * _signed(SECOND)
     return x ^ _shifted(x, 31)
 
 

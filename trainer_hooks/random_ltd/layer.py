@@ -38,15 +38,11 @@ class Selection:
     to an encoder, and a cache stay as they are. What can't be one subset for each sample is refused.
     """
 
-    indices: Tensor
-    """(B, r) int64, ascending in each row."""
-
-    seqlen: int
-    """T."""
-
+    indices: Tensor  # (B, r) int64, ascending in each row
+    seqlen: int  # T
     batch_first: bool
+    # Argument's name -> its axes of T tokens, where the caller knows better than the table; () leaves it alone.
     axes: Mapping[str, tuple[int, ...]]
-    """Argument's name -> its axes of T tokens, where the caller knows better than the table; () leaves it alone."""
 
     def of(self, name: str, value: Any) -> Any:
         """What the layer is given instead of that argument."""
@@ -71,7 +67,6 @@ class Selection:
         return x
 
     def _axes(self, name: str, x: Tensor) -> tuple[int, ...]:
-        """Its axes of T tokens."""
         if self.seqlen not in x.shape:
             return ()
         if "mask" in name or "bias" in name:
@@ -140,14 +135,9 @@ class Turn:
 
     seed: int
     data_rank: DataRank
-    step: int = 0
-    """Number of the update that is being made, the first is 1; 0 before any `begin`."""
-
-    kept: int | None = None
-    """Tokens that a dropping layer keeps of each sample; None before any `begin`: all."""
-
-    micro_batch: int | None = None
-    """Its number within the step, from 0; None where each layer counts."""
+    step: int = 0  # Number of the update that is being made, the first is 1; 0 before any `begin`
+    kept: int | None = None  # Tokens that a dropping layer keeps of each sample; None before any `begin`: all
+    micro_batch: int | None = None  # Its number within the step, from 0; None where each layer counts
 
     def kept_of(self, seqlen: int) -> int:
         """Tokens of a sample of `seqlen` tokens that a dropping layer keeps."""
@@ -232,7 +222,6 @@ class DroppingForward:
         vars(self._layer)["forward"] = self
 
     def give_way(self) -> None:
-        """Puts back what was there."""
         del vars(self._layer)["forward"]
         if self._before is not None:
             vars(self._layer)["forward"] = self._before

@@ -61,14 +61,9 @@ class LayerTokens:
 class Layers:
     """A model's layers of one class, numbered from 0 in their order."""
 
-    count: int
-    """In the whole model, on all stages of a pipeline."""
-
-    dropping: tuple[int, ...]
-    """Numbers of those that drop tokens, ascending."""
-
-    here: dict[int, nn.Module]
-    """Number -> layer, of those of `dropping` that this process has."""
+    count: int  # In the whole model, on all stages of a pipeline
+    dropping: tuple[int, ...]  # Numbers of those that drop tokens, ascending
+    here: dict[int, nn.Module]  # Number -> layer, of those of `dropping` that this process has
 
     @classmethod
     def of(cls, model: nn.Module, layer_class: type[nn.Module], chosen: Iterable[int] | None = None) -> Layers:
@@ -110,12 +105,10 @@ class KeptTokens(Protocol):
         ...
 
 
-Schedule = KeptTokens | Callable[[int], int]
-"""One with `kept_tokens`, or that function itself."""
+Schedule = KeptTokens | Callable[[int], int]  # One with `kept_tokens`, or that function itself
 
 
 def kept_at(schedule: Schedule) -> Callable[[int], int]:
-    """The function step -> tokens kept."""
     return schedule.kept_tokens if isinstance(schedule, KeptTokens) else schedule
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.overrides import Once, TrainingSettings
+from trainer_hooks.restart import Decisions
 from trainer_hooks.sample.adam_state import inner_optimizers, local
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import is_partitioned
@@ -28,15 +29,12 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class AdamSettings:
     """What was configured."""
 
+    # Of each parameter group: betas, eps, weight_decay, as far as the optimizer has them.
     groups: tuple[dict[str, Any], ...]
-    """Of each parameter group: betas, eps, weight_decay, as far as the optimizer has them."""
-
-    clip_grad: float
-    """Largest global L2 norm of the gradient; 0 does not clip."""
+    clip_grad: float  # Largest global L2 norm of the gradient; 0 does not clip
 
     @classmethod
     def of(cls, engine: Any) -> AdamSettings:
-        """As the engine holds them now."""
         groups = tuple({k: g[k] for k in _GROUP_KEYS if k in g} for g in engine.optimizer.param_groups)
         return cls(groups=groups, clip_grad=gradient_clipping(engine))
 
@@ -110,14 +108,7 @@ def _set_gradient_clipping(engine: Any, clip_grad: float) -> None:
         engine.optimizer.clip_grad = clip_grad
 
 
-class Applied(Protocol):
-    """What a checkpoint keeps of the one-shot changes."""
-
-    moments_reset_steps: tuple[int, ...]
-    applied_once: tuple[str, ...]
-
-
-def apply_once(once: Once, engine: Any, record: Applied, step: int) -> None:
+def apply_once(once: Once, engine: Any, record: Decisions, step: int) -> None:
     """The one-shot changes of the optimizer at a start from that step, and on the record that the run has had all of
     `once`. OverridesError where the moments could not be reset."""
     if once.reset_moments and step:

@@ -34,11 +34,8 @@ class OwnedPiece:
     """One run of elements of Adam's state on this rank."""
 
     piece: Piece
-    layer: str | None
-    """None where DeepSpeed does not tell whose it is."""
-
-    share: float
-    """What each of its elements counts in a sum over all ranks, 0 to 1."""
+    layer: str | None  # None where DeepSpeed does not tell whose it is
+    share: float  # What each of its elements counts in a sum over all ranks, 0 to 1
 
 
 class _Owner(NamedTuple):
@@ -56,8 +53,7 @@ class AdamState:
         self._engine = engine
         self._layers = layers  # {id of a model's parameter: its layer}
         self._replicas = replicas
-        self.seen: list[int] = []
-        """Addresses of v as of the last look; empty where the optimizer has no state."""
+        self.seen: list[int] = []  # Addresses of v as of the last look; empty where the optimizer has no state
         self._seen_beside: list[int] = []
         self._counted: dict[int, tuple[int, int]] = {}  # {id of a step count on a device: (its value, updates then)}
         self._groups: list[tuple[Any, Mapping[str, Any], list[Mapping[str, Any]]]] = []

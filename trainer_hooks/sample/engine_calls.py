@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -23,9 +24,10 @@ def wrap_engine(engine: Any, hook: Hook) -> None:
     if hasattr(engine, "register_forward_hook"):
         watch_outputs(engine, hook)
     if hasattr(engine, "train_batch"):
-        _wrap_pipeline(engine, hook)
+        _watch_steps(engine, "train_batch", hook, partial(_take_loss_of_pipeline, engine, hook))
     else:
-        _wrap_backward_and_step(engine, hook)
+        before(engine, "backward", partial(_take_loss, hook))
+        _watch_steps(engine, "step", hook)
 
 
 def before(owner: Any, name: str, what: Callable[..., None]) -> None:
@@ -39,34 +41,26 @@ def before(owner: Any, name: str, what: Callable[..., None]) -> None:
     setattr(owner, name, hooked)
 
 
-def _wrap_backward_and_step(engine: Any, hook: Hook) -> None:
-    step = engine.step
+def _take_loss(hook: Hook, loss: Any, *args: Any, **kwargs: Any) -> None:
+    of_many = args[1] if len(args) > 1 else kwargs.get("scale_wrt_gas", True)  # (loss, retain_graph, scale_wrt_gas)
+    hook.loss_seen(loss, of_many=bool(of_many))
 
-    def loss_seen(loss: Any, *args: Any, **kwargs: Any) -> None:
-        of_many = args[1] if len(args) > 1 else kwargs.get("scale_wrt_gas", True)  # (loss, retain_graph, scale_wrt_gas)
-        hook.loss_seen(loss, of_many=bool(of_many))
 
-    def hooked_step(*args: Any, **kwargs: Any) -> Any:
-        made = engine.global_steps
-        result = step(*args, **kwargs)
-        if engine.global_steps != made:
+def _take_loss_of_pipeline(engine: Any, hook: Hook, result: Any) -> None:
+    loss = getattr(engine, "dp_group_loss", None)  # this data-parallel rank's own; the result is their mean
+    hook.loss_seen(loss if isinstance(loss, Tensor) else result, of_many=False)
+
+
+def _watch_steps(engine: Any, name: str, hook: Hook, made: Callable[[Any], None] = lambda _: None) -> None:
+    """From now on the hook hears of each step that the engine's method has counted; `made` gets its result first."""
+    method = getattr(engine, name)
+
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        before = engine.global_steps
+        result = method(*args, **kwargs)
+        if engine.global_steps != before:
+            made(result)
             hook.step_made()
         return result
 
-    before(engine, "backward", loss_seen)
-    engine.step = hooked_step
-
-
-def _wrap_pipeline(engine: Any, hook: Hook) -> None:
-    train_batch = engine.train_batch
-
-    def hooked_train_batch(*args: Any, **kwargs: Any) -> Any:
-        made = engine.global_steps
-        result = train_batch(*args, **kwargs)
-        if engine.global_steps != made:
-            loss = getattr(engine, "dp_group_loss", None)  # this data-parallel rank's own; the result is their mean
-            hook.loss_seen(loss if isinstance(loss, Tensor) else result, of_many=False)
-            hook.step_made()
-        return result
-
-    engine.train_batch = hooked_train_batch
+    setattr(engine, name, hooked)

@@ -13,14 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from trainer_hooks.sample.measurement import Measurement
-from trainer_hooks.sample.reading import RankReading, Reading
+from trainer_hooks.sample.reading import RankReading, Reading, reading_of
 
 _FAN = 64  # ranks of one group: each has at most 63 connections
 _POLL_S = 50e-6  # between two polls of a reduction or a measurement that is waited for
@@ -67,7 +67,6 @@ class AllRanks:
         return known
 
     def close(self) -> None:
-        """Leaves the groups."""
         for group, _ in reversed(self._levels):
             dist.destroy_process_group(group)
         self._levels = []
@@ -110,13 +109,6 @@ _MOST_STEPS = 100
 """Steps that may be on their way: beyond it a rank or the network is taken to hang, and nothing more is begun."""
 
 
-class Layers(NamedTuple):
-    """Adam's variance of every layer, over all ranks."""
-
-    l1: tuple[float, ...]
-    largest: tuple[float, ...]  # max of sqrt(v)
-
-
 @dataclass(slots=True, kw_only=True)
 class _Step:
     global_step: int
@@ -126,7 +118,8 @@ class _Step:
     reductions: list[Reduction] = field(default_factory=list)
 
 
-Report = Callable[[Any, Reading, Layers | None], None]
+Report = Callable[[Any, Reading, dict[str, tuple[float, ...]] | None], None]
+"""(facts, reading, of every layer over all ranks the fields of LayerVariance; None where they were not read)."""
 
 
 class Gathering:
@@ -195,13 +188,13 @@ class Gathering:
             if step.layered and self._layers:
                 step.reductions.append(self._ranks.start(sums, tops))
 
-    def _read(self, step: _Step) -> tuple[Reading, Layers | None]:
+    def _read(self, step: _Step) -> tuple[Reading, dict[str, tuple[float, ...]] | None]:
         of_step = step.reductions[0]
         world = self._ranks.world
-        reading = Reading.of(of_step.sums.tolist(), of_step.tops.tolist(), global_step=step.global_step, world=world)
-        if len(step.reductions) == 1 or reading.adam_variance_l1 is None:
+        reading = reading_of(of_step.sums.tolist(), of_step.tops.tolist(), global_step=step.global_step, world=world)
+        if len(step.reductions) == 1 or reading["adam_variance_l1"] is None:
             return reading, None
         sums, tops = step.reductions[1].sums.tolist(), step.reductions[1].tops.tolist()
         count = len(self._layers)
         largest = (math.nan if nans else math.sqrt(max(0.0, top)) for top, nans in zip(tops, sums[count:], strict=True))
-        return reading, Layers(l1=tuple(sums[:count]), largest=tuple(largest))
+        return reading, {"adam_variance_l1": tuple(sums[:count]), "adam_variance_max": tuple(largest)}

@@ -141,8 +141,9 @@ class Meter:
         loss = torch.stack([m.double() for m in step.losses]).sum() / (len(step.losses) if step.of_many else 1)
         rows = self._rows(with_moments)
         digest = torch.stack(step.digests).sum() if step.digests else None
-        scalars = {"loss": loss, "squares": step.squares_unscaled(engine), "given": given, "local": local}
-        return self._measurement(rows, scalars | {"digest": digest} | step.logits, with_moments=with_moments)
+        norms = {"grad_squares": step.squares_unscaled(engine), "grad_norm": given, "local_grad_norm": local}
+        scalars = {"loss": loss, **norms, "batch_digest": digest, **step.logits}
+        return self._measurement(rows, scalars, with_moments=with_moments)
 
     def loaded(self) -> Measurement:
         """Starts to measure the state as it is before the first update: what a checkpoint has brought back."""

@@ -14,11 +14,11 @@ from sentinel.vocabulary.sample import Sample, StateLoaded
 
 _NOTHING = -math.inf  # the part of a rank that has no reading, where a maximum is taken
 _MEANS = ("loss", "grad_norm", "local_grad_norm")  # fields of RankReading that are averaged over the ranks
+# Fields in the summed row, in its order: of each the number of ranks that have it, then the sum (or mean).
 _ADDED = (
     *(*_MEANS, "variance_l1", "grad_squares", "update_squares", "momentum_squares", "parameter_squares", "elements"),
     "batch_digest",
 )
-"""Fields in the summed row, in its order: of each the number of ranks that have it, then the sum (or mean)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,42 +26,24 @@ class RankReading:
     """One rank's readings of one step. "Share": each element counts 1 / (ranks that hold the same element)."""
 
     global_step: int
-    failed: bool = False
-    """Whether the rank could not read; the other fields then have no meaning."""
-
-    loss: float = 0.0
-    """Mean over this rank's micro-batches."""
-
+    failed: bool = False  # Whether the rank could not read; the other fields then have no meaning
+    loss: float = 0.0  # Mean over this rank's micro-batches
+    # Sum of sqrt(v) over this rank's elements, each times its share; None without a state.
     variance_l1: float | None = None
-    """Sum of sqrt(v) over this rank's elements, each times its share; None without a state."""
-
-    variance_top: float = _NOTHING
-    """max of v (not of its root) over this rank's elements."""
-
+    variance_top: float = _NOTHING  # max of v (not of its root) over this rank's elements
+    # Sum of squares over this rank's gradients, each times its share; None where DeepSpeed has measured the norm.
     grad_squares: float | None = None
-    """Sum of squares over this rank's gradients, each times its share; None where DeepSpeed has measured the norm."""
-
-    grad_norm: float | None = None
-    """The global norm, where DeepSpeed has measured it; the same on every rank."""
-
+    grad_norm: float | None = None  # The global norm, where DeepSpeed has measured it; the same on every rank
+    # Norm of this rank's gradients before they are averaged; None where that was not measured.
     local_grad_norm: float | None = None
-    """Norm of this rank's gradients before they are averaged; None where that was not measured."""
-
+    # Sum of squares of the update before lr, each times its share; None where the moments were not measured.
     update_squares: float | None = None
-    """Sum of squares of the update before lr, each times its share; None where the moments were not measured."""
-
     momentum_squares: float | None = None
     parameter_squares: float | None = None
-    elements: float | None = None
-    """Number of elements that the three sums of squares are of, each times its share."""
-
-    attention_logit: float = _NOTHING
-    """Largest magnitude that was given on this rank, inf where one was nan."""
-
+    elements: float | None = None  # Number of elements that the three sums of squares are of, each times its share
+    attention_logit: float = _NOTHING  # Largest magnitude that was given on this rank, inf where one was nan
     output_logit: float = _NOTHING
-
-    batch_digest: float | None = None
-    """Of this rank's micro-batches; a whole number."""
+    batch_digest: float | None = None  # Of this rank's micro-batches; a whole number
 
     def sums(self, world: int) -> list[float]:
         """The row to be summed over `world` ranks."""
@@ -80,55 +62,38 @@ class RankReading:
         return [self.variance_top, self.loss, -self.loss, *norms, self.attention_logit, self.output_logit]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """The readings of all ranks of one step, under the names of Sample's fields."""
+Reading = Mapping[str, Any]
+"""The readings of all ranks of one step, under the names of Sample's fields. `loss` is nan where a rank's is."""
 
-    loss: float
-    """Mean over micro-batches and data-parallel ranks; nan where one of them is."""
 
-    loss_spread: float | None
-    adam_variance_l1: float | None
-    adam_variance_max: float | None
-    grad_norm: float | None
-    grad_norm_spread: float | None
-    update_norm: float | None
-    momentum_l2: float | None
-    param_norm: float | None
-    attention_logit_max: float | None
-    output_logit_max: float | None
-    batch_digest: int | None = None
-
-    @classmethod
-    def of(cls, sums: Sequence[float], tops: Sequence[float], *, global_step: int, world: int) -> Reading:
-        """From the two rows over all ranks. RuntimeError where a rank could not read, or read another step."""
-        steps, failed, nans, *added = sums
-        if steps != float(global_step) * world:
-            raise RuntimeError(f"the ranks' readings of step {global_step} and of other steps came together")
-        if failed:
-            raise RuntimeError(f"{failed:.0f} rank(s) could not read step {global_step}")
-        ranks, total = (dict(zip(_ADDED, added[first::2], strict=True)) for first in (0, 1))
-        largest_v, largest_loss, least_loss, largest_norm, least_norm, *logits = tops
-        with_state, locally = ranks["variance_l1"] == world, ranks["local_grad_norm"]
-        measured = ranks["elements"] == world and total["elements"] > 0
-        attention, output = (None if largest == _NOTHING else largest for largest in logits)
-        given_norm = total["grad_norm"] if ranks["grad_norm"] == world else None
-        return cls(
-            loss=total["loss"],
-            loss_spread=_spread(largest_loss, least_loss, total["loss"]) if world > 1 else None,
-            adam_variance_l1=total["variance_l1"] if with_state else None,
-            adam_variance_max=_root(math.nan if nans else largest_v) if with_state else None,
-            grad_norm=_root(total["grad_squares"]) if ranks["grad_squares"] else given_norm,
-            grad_norm_spread=(
-                _spread(largest_norm, least_norm, total["local_grad_norm"]) if locally == world > 1 else None
-            ),
-            update_norm=_root(total["update_squares"] / total["elements"]) if measured else None,
-            momentum_l2=_root(total["momentum_squares"]) if measured else None,
-            param_norm=_root(total["parameter_squares"]) if measured else None,
-            attention_logit_max=attention,
-            output_logit_max=output,
-            batch_digest=int(total["batch_digest"]) if ranks["batch_digest"] == world else None,
-        )
+def reading_of(sums: Sequence[float], tops: Sequence[float], *, global_step: int, world: int) -> Reading:
+    """From the two rows over all ranks. RuntimeError where a rank could not read, or read another step."""
+    steps, failed, nans, *added = sums
+    if steps != float(global_step) * world:
+        raise RuntimeError(f"the ranks' readings of step {global_step} and of other steps came together")
+    if failed:
+        raise RuntimeError(f"{failed:.0f} rank(s) could not read step {global_step}")
+    ranks, total = (dict(zip(_ADDED, added[first::2], strict=True)) for first in (0, 1))
+    largest_v, largest_loss, least_loss, largest_norm, least_norm, *logits = tops
+    with_state, locally = ranks["variance_l1"] == world, ranks["local_grad_norm"]
+    measured = ranks["elements"] == world and total["elements"] > 0
+    attention, output = (None if largest == _NOTHING else largest for largest in logits)
+    given_norm = total["grad_norm"] if ranks["grad_norm"] == world else None
+    norm_spread = _spread(largest_norm, least_norm, total["local_grad_norm"]) if locally == world > 1 else None
+    return {
+        "loss": total["loss"],
+        "loss_spread": _spread(largest_loss, least_loss, total["loss"]) if world > 1 else None,
+        "adam_variance_l1": total["variance_l1"] if with_state else None,
+        "adam_variance_max": _root(math.nan if nans else largest_v) if with_state else None,
+        "grad_norm": _root(total["grad_squares"]) if ranks["grad_squares"] else given_norm,
+        "grad_norm_spread": norm_spread,
+        "update_norm": _root(total["update_squares"] / total["elements"]) if measured else None,
+        "momentum_l2": _root(total["momentum_squares"]) if measured else None,
+        "param_norm": _root(total["parameter_squares"]) if measured else None,
+        "attention_logit_max": attention,
+        "output_logit_max": output,
+        "batch_digest": int(total["batch_digest"]) if ranks["batch_digest"] == world else None,
+    }
 
 
 def _spread(largest: float, minus_least: float, mean: float) -> float:
@@ -202,13 +167,12 @@ class StepFacts:
 
 def make_sample(attempt: int, facts: Mapping[str, Any], reading: Reading, minimum: LossMinimum) -> Sample:
     """The sample of a step that all ranks have read; `minimum` takes its loss up."""
-    readings = {name: getattr(reading, name) for name in Reading.__slots__}
     if facts["skipped"]:
-        readings["update_norm"] = None
-    seqlen = facts.get("seqlen")
-    over_all = minimum.over_all_lengths(reading.loss, seqlen)
-    ratio = minimum.push(reading.loss, seqlen)
-    return Sample(attempt=attempt, loss_ratio=ratio, loss_ratio_all_lengths=over_all, **facts, **readings)
+        reading = {**reading, "update_norm": None}
+    loss, seqlen = reading["loss"], facts.get("seqlen")
+    over_all = minimum.over_all_lengths(loss, seqlen)
+    ratio = minimum.push(loss, seqlen)
+    return Sample(attempt=attempt, loss_ratio=ratio, loss_ratio_all_lengths=over_all, **facts, **reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +182,14 @@ class Load:
     global_step: int
 
     def loaded(
-        self, attempt: int, reading: Reading, names: tuple[str, ...], layer_l1: tuple[float, ...]
+        self, attempt: int, reading: Reading, names: tuple[str, ...], layers: Mapping[str, Any] | None
     ) -> StateLoaded:
         of_all = ("adam_variance_l1", "adam_variance_max", "momentum_l2", "param_norm")
         return StateLoaded(
             attempt=attempt,
             global_step=self.global_step,
             time_unix_s=time.time(),
-            **{name: getattr(reading, name) for name in of_all},
-            layers=names if layer_l1 else (),
-            layer_variance_l1=layer_l1,
+            **{name: reading[name] for name in of_all},
+            layers=names if layers else (),
+            layer_variance_l1=layers["adam_variance_l1"] if layers else (),
         )

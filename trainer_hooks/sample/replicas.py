@@ -38,17 +38,10 @@ def is_partitioned(engine: Any) -> bool:
 class Replicas:
     """How one engine spreads its parameters."""
 
-    data_parallel: int
-    """Ranks that hold the same element of a dense parameter's state, tensor parallelism apart."""
-
-    tensor_parallel: int
-    """Ranks over which split parameters are split, and others repeated."""
-
-    of_expert: Callable[[Any], int]
-    """Of a parameter of an expert: ranks that hold the same element of its state."""
-
-    whole_model: bool
-    """Whether each rank makes the gradients of the whole model, so that theirs can be compared."""
+    data_parallel: int  # Ranks that hold the same element of a dense parameter's state, tensor parallelism apart
+    tensor_parallel: int  # Ranks over which split parameters are split, and others repeated
+    of_expert: Callable[[Any], int]  # Of a parameter of an expert: ranks that hold the same element of its state
+    whole_model: bool  # Whether each rank makes the gradients of the whole model, so that theirs can be compared
 
     @classmethod
     def of(cls, engine: Any, mpu: Any = None) -> Replicas:

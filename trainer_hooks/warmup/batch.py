@@ -15,18 +15,12 @@ from torch import Tensor
 
 from sentinel.vocabulary.errors import ConfigError
 
-Axes = Mapping[str, Sequence[int]]
-"""{path or last name of a tensor: its sequence axes}; () leaves it alone."""
+Axes = Mapping[str, Sequence[int]]  # {path or last name of a tensor: its sequence axes}; () leaves it alone
 
 
 class Found(NamedTuple):
-    """Of one batch."""
-
-    rows: int
-    """B, its samples."""
-
-    by_path: dict[str, tuple[int, ...]]
-    """The sequence axes of each tensor, ascending; () for one that is left alone."""
+    rows: int  # B, its samples
+    by_path: dict[str, tuple[int, ...]]  # The sequence axes of each tensor, ascending; () for one that is left alone
 
 
 def axes_of(leaves: Sequence[tuple[str, Tensor]], *, full: int, given: Axes) -> Found:

@@ -8,15 +8,18 @@ a whole warmup is a few whole numbers per length, the same on all ranks, which t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import CheckpointError
 
-Read = Callable[[list[int]], Tensor]
-"""Positions in the data order -> their samples, (n, F + 1) tokens."""
+_FORM = Form(error=CheckpointError, name="the checkpoint's kept tokens")
+
+Read = Callable[[list[int]], Tensor]  # Positions in the data order -> their samples, (n, F + 1) tokens
 
 
 class Run(NamedTuple):
@@ -29,7 +32,6 @@ class Run(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """How many targets it holds."""
         return (self.after - self.first) * (self.end - self.begin)
 
 
@@ -67,12 +69,10 @@ class Kept:
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
-        self.tokens = 0
-        """Targets that wait to be used."""
+        self.tokens = 0  # Targets that wait to be used
         self._used = 0  # of the first run, targets that are used already
 
     def add(self, run: Run) -> None:
-        """Puts a run behind the others."""
         if run.tokens <= 0:
             return
         self.tokens += run.tokens
@@ -105,20 +105,22 @@ class Kept:
     @classmethod
     def of(cls, state: dict[str, Any]) -> Kept:
         """From what state() gave. CheckpointError when it is something else."""
-        made = cls()
-        try:
-            for numbers in state["runs"]:
-                run = Run(*(_whole(n) for n in numbers))
-                if not (0 <= run.first < run.after and 0 <= run.begin < run.end):
-                    raise ValueError(f"{list(run)} is no range")
-                made.add(run)
-            made._used = _whole(state["used"])
-            if not 0 <= made._used < (made.runs[0].tokens if made.runs else 1):
-                raise ValueError(f"{made._used} of the first run's tokens can't be used")
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"the checkpoint's kept tokens can't be read: {error}") from error
+        made, saved = cls(), read(_Saved, state, form=_FORM)
+        for run in saved.runs:
+            if not (0 <= run.first < run.after and 0 <= run.begin < run.end):
+                raise CheckpointError(f"{_FORM.name}: {list(run)} is no range")
+            made.add(run)
+        made._used = saved.used
+        if not 0 <= made._used < (made.runs[0].tokens if made.runs else 1):
+            raise CheckpointError(f"{_FORM.name}: {made._used} of the first run's tokens can't be used")
         made.tokens -= made._used
         return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saved:
+    runs: tuple[Run, ...]
+    used: int
 
 
 def packed(segments: Sequence[Segment], read: Read) -> Tensor:
@@ -129,9 +131,3 @@ def packed(segments: Sequence[Segment], read: Read) -> Tensor:
     parts = [row[s.begin + 1 : s.end + 1] for row, s in zip(rows, segments, strict=True)]
     first = segments[0].begin
     return torch.cat([rows[0, first : first + 1], *parts])
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no whole number")
-    return value

@@ -35,17 +35,19 @@ class Following:
         return self._schedule.seqlen(step, self._state)
 
     def validated(self, perplexity: float, step: int) -> None:
-        """After update `step`."""
         self._state = self._schedule.after_validation(self._state, perplexity, step)
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint; plain JSON."""
         state: dict[str, Any] = self._state.to_json()
         return state
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what state() gave."""
         self._state = type(self._schedule.begin()).from_json(state)
+
+
+def followed(schedule: Any) -> Any:
+    """The schedule for a loop: one that follows the validations with its state, a custom one with its function."""
+    return Following(schedule) if hasattr(schedule, "after_validation") else resolved(schedule)
 
 
 def resolved(schedule: SeqlenSchedule) -> SeqlenSchedule:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from sentinel.vocabulary.errors import CheckpointError, ConfigError
 from sentinel.vocabulary.pacing import shortening
 from trainer_hooks.warmup.batch import Axes
 from trainer_hooks.warmup.kept import Kept, Read, Run, Segment, Taken, packed
-from trainer_hooks.warmup.pacing import Following, Validated
+from trainer_hooks.warmup.pacing import Validated, followed
 from trainer_hooks.warmup.shortening import POSITIONS, Shortening, levelling
 
 log = logging.getLogger(__name__)
@@ -68,19 +68,15 @@ class SeqlenWarmup:
         whole = full if full is not None else getattr(schedule, "full", None)
         if not isinstance(whole, int) or whole <= int(shifts_inside) or kept_every < 1:
             raise ConfigError(f"say the full sequence length in tokens, not {whole!r}; kept_every is 1 or more")
-        follows = hasattr(schedule, "after_validation")
-        self.schedule: Pacing = Following(cast(Validated, schedule)) if follows else cast(Pacing, schedule)
+        self.schedule: Pacing = followed(schedule)
         self.full = whole
-        self.length = whole
-        """Tokens per sample of the step that was begun."""
+        self.length = whole  # Tokens per sample of the step that was begun
         self.step: int | None = None
         self.kept = Kept()
         self.kept_samples = 0
         """Of this step's global batch, how many samples are packed of kept tokens; they stand at its end."""
-        self.consumed_tokens = 0
-        """Targets seen by the model, all data-parallel ranks together; padded ones count too."""
-        self.dropped_tokens = 0
-        """Targets that were cut off for good."""
+        self.consumed_tokens = 0  # Targets seen by the model, all data-parallel ranks together; padded ones count too
+        self.dropped_tokens = 0  # Targets that were cut off for good
         self._shift = int(shifts_inside)  # a length of L tokens is one of L - shift targets
         self._shortening = Shortening(
             kind=shortening(shorten) or "truncate",

@@ -27,15 +27,10 @@ class Shortening:
     of the names: Li et al. 2022, "DeepSpeed Data Efficiency", section 3.1 (arXiv:2212.03597)."""
 
     kind: pacing.Shortening
-
-    full: int
-    """F, targets of a whole sample."""
-
+    full: int  # F, targets of a whole sample
+    # {path or last name of a tensor: its sequence axes}, where its shape does not tell.
     axes: Axes = field(default_factory=dict)
-    """{path or last name of a tensor: its sequence axes}, where its shape does not tell."""
-
-    positions: frozenset[str] = POSITIONS
-    """Paths or last names of tensors of position ids."""
+    positions: frozenset[str] = POSITIONS  # Paths or last names of tensors of position ids
 
     @property
     def keeps(self) -> bool:

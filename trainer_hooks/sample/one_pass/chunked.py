@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece
+from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece
 
 _CHUNK_PER_THREAD = 1 << 17
 """Elements: what a thread leaves in scratch (512 kB in float32) is still in its cache when it is summed. Half and twice
@@ -18,15 +18,13 @@ of it take about as long on one thread; much less, and several threads wait for 
 _CHUNK_CUDA = 1 << 24  # elements: the launches of 10^9 elements (five a chunk) take less time than reading them
 
 
-class Chunked:
-    """One pass over the pieces; see OnePass."""
-
+class Chunked(OnePass):
     name = "chunked"
 
     def __init__(self, pieces: Sequence[Piece], *, chunk: int | None = None) -> None:
+        super().__init__(pieces)
         device = pieces[0].exp_avg_sq.device if pieces else torch.device("cpu")
         size = chunk or (_CHUNK_PER_THREAD * torch.get_num_threads() if device.type == "cpu" else _CHUNK_CUDA)
-        self._pieces = len(pieces)
         self._device = device
         self._chunks: list[Piece] = []
         owners: list[int] = []
@@ -40,16 +38,12 @@ class Chunked:
         self._room = min(size, max((piece.exp_avg_sq.numel() for piece in pieces), default=0))
         self._scratch: dict[str, Tensor] = {}
 
-    def variance(self) -> Tensor:
-        """As OnePass says."""
+    def _pass(self, constants: Sequence[AdamConstants] | None) -> Tensor:
         partials = torch.empty((2, len(self._chunks)), dtype=self._dtype, device=self._device)
-        for number, chunk in enumerate(self._chunks):
-            self._root(chunk.exp_avg_sq, partials[:, number])
-        return self._per_piece(partials.double())
-
-    def moments(self, constants: Sequence[AdamConstants]) -> Tensor:
-        """As OnePass says."""
-        partials = torch.empty((2, len(self._chunks)), dtype=self._dtype, device=self._device)
+        if constants is None:
+            for number, chunk in enumerate(self._chunks):
+                self._root(chunk.exp_avg_sq, partials[:, number])
+            return self._per_piece(partials.double())
         squares = torch.full((3, len(self._chunks)), math.nan, dtype=torch.float64, device=self._device)
         for number, chunk in enumerate(self._chunks):
             root = self._root(chunk.exp_avg_sq, partials[:, number])

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from trainer_hooks.sample.one_pass.check import NoKernel, check
-from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece, Views, all_flat
+from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece, all_flat
 
 _log = logging.getLogger(__name__)
 
@@ -49,37 +49,32 @@ class _Tile(ctypes.Structure):
 Kernel = ctypes.CDLL
 
 
-class Native:
-    """One pass over the pieces; see OnePass. Its threads end with each call; they are not Python's."""
+class Native(OnePass):
+    """Its threads end with each call; they are not Python's."""
 
     name = "native"
 
     def __init__(self, pieces: Sequence[Piece], kernel: Kernel) -> None:
+        super().__init__(pieces)
         self._kernel = kernel
-        self._pieces = len(pieces)
-        self._views = Views(pieces)
-        tiles = [tile for number, piece in enumerate(pieces) for tile in _tiles(piece, number)]
+        tiles = []
+        for number, piece in enumerate(pieces):
+            types = [0 if t is None else _TYPES[t.dtype] for t in piece.tensors]
+            tiles += [_Tile(*tile, *types, piece.group, number) for tile in piece.tiles(_TILE)]
         self._tiles = (_Tile * len(tiles))(*tiles)
         self._parts = torch.empty((len(tiles), 5), dtype=torch.float64)
         self._elements = sum(piece.exp_avg_sq.numel() for piece in pieces)
         self._groups = 1 + max((piece.group for piece in pieces), default=-1)
 
-    def variance(self) -> Tensor:
-        """As OnePass says."""
-        return self._pass(torch.zeros((2, self._pieces), dtype=torch.float64), None)
-
-    def moments(self, constants: Sequence[AdamConstants]) -> Tensor:
-        """As OnePass says."""
-        if len(constants) < self._groups:
-            raise IndexError(f"there are {self._groups} groups of parameters and {len(constants)} of constants")
-        scales = [(c.momentum_scale, c.root_scale, c.eps, c.decay) for c in constants]
-        return self._pass(
-            torch.zeros((5, self._pieces), dtype=torch.float64),
-            torch.tensor(scales, dtype=torch.float32).reshape(-1, 4),
-        )
-
-    def _pass(self, out: Tensor, groups: Tensor | None) -> Tensor:
-        self._views.check()
+    def _pass(self, constants: Sequence[AdamConstants] | None) -> Tensor:
+        self._check_addresses()
+        groups = None
+        if constants is not None:
+            if len(constants) < self._groups:
+                raise IndexError(f"there are {self._groups} groups of parameters and {len(constants)} of constants")
+            scales = [(c.momentum_scale, c.root_scale, c.eps, c.decay) for c in constants]
+            groups = torch.tensor(scales, dtype=torch.float32).reshape(-1, 4)
+        out = torch.zeros((2 if constants is None else 5, self._pieces), dtype=torch.float64)
         wanted = min(torch.get_num_threads(), len(os.sched_getaffinity(0)), self._elements // _PER_THREAD)
         self._kernel.one_pass(
             self._tiles,
@@ -94,7 +89,6 @@ class Native:
 
 
 def takes(pieces: Sequence[Piece]) -> bool:
-    """Whether these are for this kernel."""
     return all_flat(pieces, "cpu", _TYPES)
 
 
@@ -116,7 +110,6 @@ def checked(kernel: Kernel) -> Kernel:
 
 
 def source() -> str:
-    """native.c."""
     return importlib.resources.files(__package__).joinpath("native.c").read_text()
 
 
@@ -153,30 +146,3 @@ def _compile(command: Sequence[str], text: str, time_limit_s: float) -> None:
         if code:
             output.seek(0)
             raise NoKernel(f"{command[0]} ended with {code}: {output.read(400).decode(errors='replace').strip()}")
-
-
-def _tiles(piece: Piece, number: int) -> list[_Tile]:
-    """The piece in runs of at most _TILE elements; none of an empty one."""
-    n = piece.exp_avg_sq.numel()
-    return [
-        _Tile(
-            v=_address(piece.exp_avg_sq, start),
-            m=_address(piece.exp_avg, start),
-            p=_address(piece.parameter, start),
-            n=min(_TILE, n - start),
-            v_type=_type(piece.exp_avg_sq),
-            m_type=_type(piece.exp_avg),
-            p_type=_type(piece.parameter),
-            group=piece.group,
-            piece=number,
-        )
-        for start in range(0, n, _TILE)
-    ]
-
-
-def _address(tensor: Tensor | None, start: int) -> int | None:
-    return None if tensor is None else tensor.data_ptr() + start * tensor.element_size()
-
-
-def _type(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else _TYPES[tensor.dtype]

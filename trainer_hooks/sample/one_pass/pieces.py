@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,22 +15,34 @@ from torch import Tensor
 class Piece:
     """A contiguous run of elements of Adam's state on this rank: one layer's, or a part of it. Views, never copies."""
 
-    exp_avg_sq: Tensor
-    """(n,) contiguous: v. float32 as a rule; bfloat16, float16 and float64 are read too. n may be 0."""
-
-    exp_avg: Tensor | None = None
-    """(n,) contiguous, of the same elements: m. None where it is not needed."""
-
+    exp_avg_sq: Tensor  # (n,) contiguous: v. float32 as a rule; bfloat16, float16 and float64 are read too. n may be 0.
+    exp_avg: Tensor | None = None  # (n,) contiguous, of the same elements: m. None where it is not needed.
+    # (n,) contiguous, of the same elements: the parameter that the optimizer steps (the float32 master, if any).
     parameter: Tensor | None = None
-    """(n,) contiguous, of the same elements: the parameter that the optimizer steps (the float32 master, if any)."""
-
-    group: int = 0
-    """Which of the AdamConstants belong to it."""
+    group: int = 0  # Which of the AdamConstants belong to it
 
     def __post_init__(self) -> None:
-        shapes = {tuple(t.shape) for t in (self.exp_avg_sq, self.exp_avg, self.parameter) if t is not None}
+        shapes = {tuple(t.shape) for t in self.present}
         if shapes != {(self.exp_avg_sq.numel(),)} or self.group < 0:  # a kernel goes by the addresses alone
             raise ValueError(f"a piece's tensors are of one length and one dimension, not of {sorted(shapes)}")
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """v, m and the parameter."""
+        return self.exp_avg_sq, self.exp_avg, self.parameter
+
+    @property
+    def present(self) -> list[Tensor]:
+        """Of v, m and the parameter those that it has."""
+        return [tensor for tensor in self.tensors if tensor is not None]
+
+    def tiles(self, size: int) -> Iterator[tuple[int, ...]]:
+        """The piece in runs of at most `size` elements, none of an empty one: of each the addresses of v, m and the
+        parameter, 0 where it has none, and its length."""
+        n = self.exp_avg_sq.numel()
+        for start in range(0, n, size):
+            addresses = (0 if t is None else t.data_ptr() + start * t.element_size() for t in self.tensors)
+            yield *addresses, min(size, n - start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +53,13 @@ class AdamConstants:
     beta2: float
     eps: float
     weight_decay: float = 0.0
-
+    # The learning rate of that update: with a decoupled decay it tells the parameter before it from the one after.
     lr: float = 0.0
-    """The learning rate of that update: with a decoupled decay it tells the parameter before it from the one after."""
-
-    step: int
-    """Updates made so far, this one counted: at least 1."""
-
+    step: int  # Updates made so far, this one counted: at least 1
     bias_correction: bool = True
-
-    decoupled: bool = True
-    """AdamW: the decay is a part of the update. Otherwise (L2) it already is in m and v."""
-
+    decoupled: bool = True  # AdamW: the decay is a part of the update. Otherwise (L2) it already is in m and v.
+    # Divides by the largest v so far, a state that no pass reads: the update's norm is nan then, not measured.
     amsgrad: bool = False
-    """Divides by the largest v so far, a state that no pass reads: the update's norm is nan then, not measured."""
 
     def __post_init__(self) -> None:
         if self.step < 1:
@@ -84,18 +89,23 @@ class AdamConstants:
         return 1 / (1 - self.lr * self.weight_decay) if self.decoupled else 1.0
 
 
-class OnePass(Protocol):
+class OnePass(ABC):
     """Reads every element of the pieces once and keeps them alive; one object for as long as the state lies there.
     Nothing of a parameter's size is allocated, and with CUDA the host waits for nothing."""
 
-    @property
-    def name(self) -> str:
-        """native, triton or chunked."""
+    name: str  # native, triton or chunked
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = len(pieces)
+        # Views: the memory stays, whatever becomes of the tensors that they are views of.
+        self._views = [tensor.detach() for piece in pieces for tensor in piece.present]
+        self._addresses = [view.data_ptr() for view in self._views]
 
     def variance(self) -> Tensor:
         """(2, S) float64 on the pieces' device: of each piece the sum of sqrt(v), and the max of v. The max is of v,
         not of its root: max(sqrt(v)) = sqrt(max(v)), so the root is taken once, after the reduction over ranks. Both
         nan where any v is nan or negative; (0, 0) for a piece without elements."""
+        return self._pass(None)
 
     def moments(self, constants: Sequence[AdamConstants]) -> Tensor:
         """(5, S) float64 on the pieces' device: as `variance`, then the sums of m², u² and parameter².
@@ -104,27 +114,15 @@ class OnePass(Protocol):
         scaled by lr. The parameter is read as it lies there, after the step; the constants make up for it. A sum is
         nan where the piece does not hold what it is made of.
         """
+        return self._pass(constants)
 
-
-class Views:
-    """Views of all pieces' tensors: their memory stays, whatever becomes of the tensors that they are views of."""
-
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self._views = [tensor.detach() for piece in pieces for tensor in tensors(piece)]
-        self._addresses = self._read()
-
-    def check(self) -> None:
-        """RuntimeError where some storage was resized under its views: reading there would end the training."""
-        if self._read() != self._addresses:
+    def _check_addresses(self) -> None:
+        """RuntimeError where some storage was resized under its views: a kernel that reads there ends the training."""
+        if [view.data_ptr() for view in self._views] != self._addresses:
             raise RuntimeError("Adam's state does not lie where it lay when the hook looked at it")
 
-    def _read(self) -> list[int]:
-        return [view.data_ptr() for view in self._views]
-
-
-def tensors(piece: Piece) -> list[Tensor]:
-    """Those that the piece has: v, m, parameter."""
-    return [tensor for tensor in (piece.exp_avg_sq, piece.exp_avg, piece.parameter) if tensor is not None]
+    @abstractmethod
+    def _pass(self, constants: Sequence[AdamConstants] | None) -> Tensor: ...
 
 
 def all_flat(pieces: Sequence[Piece], device: str, dtypes: Collection[torch.dtype]) -> bool:
@@ -132,5 +130,5 @@ def all_flat(pieces: Sequence[Piece], device: str, dtypes: Collection[torch.dtyp
     return all(
         t.device.type == device and t.dtype in dtypes and t.dim() == 1 and t.is_contiguous()
         for piece in pieces
-        for t in tensors(piece)
+        for t in piece.present
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trainer_hooks.sample.one_pass.check import NoKernel, check
-from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece, Views, all_flat, tensors
+from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece, all_flat
 
 _log = logging.getLogger(__name__)
 
@@ -32,31 +32,21 @@ class _Launch(NamedTuple):
     aligned: bool  # every tensor begins at a multiple of 16 bytes
 
 
-class TritonPass:
-    """One pass over the pieces; see OnePass."""
-
+class TritonPass(OnePass):
     name = "triton"
 
     def __init__(self, pieces: Sequence[Piece], kernels: Any) -> None:
+        super().__init__(pieces)
         self._kernels = kernels
         self._device = pieces[0].exp_avg_sq.device
-        self._views = Views(pieces)
-        self._pieces = len(pieces)
         table, ends, self._launches = _plan(pieces, kernels.TILE)
         self._tiles = len(table)
         self._table = torch.tensor(table, dtype=torch.int64).reshape(-1, 4).t().contiguous().to(self._device)
         self._ends = torch.tensor(ends, dtype=torch.int64).t().contiguous().to(self._device)
 
-    def variance(self) -> Tensor:
-        """As OnePass says."""
-        return self._pass(2, None)
-
-    def moments(self, constants: Sequence[AdamConstants]) -> Tensor:
-        """As OnePass says."""
-        return self._pass(5, constants)
-
-    def _pass(self, rows: int, constants: Sequence[AdamConstants] | None) -> Tensor:
-        self._views.check()
+    def _pass(self, constants: Sequence[AdamConstants] | None) -> Tensor:
+        self._check_addresses()
+        rows = 2 if constants is None else 5
         with torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext():
             parts = torch.full((rows, self._tiles), math.nan, dtype=torch.float64, device=self._device)
             for launch in self._launches:
@@ -90,7 +80,6 @@ class TritonPass:
 
 
 def takes(pieces: Sequence[Piece]) -> bool:
-    """Whether these are for this kernel."""
     return bool(pieces) and all_flat(pieces, "cuda", _DTYPES)
 
 
@@ -121,17 +110,17 @@ def _kernels() -> Any:
     return triton_kernel
 
 
-def _plan(pieces: Sequence[Piece], size: int) -> tuple[list[list[int]], list[tuple[int, int]], list[_Launch]]:
+def _plan(pieces: Sequence[Piece], size: int) -> tuple[list[tuple[int, ...]], list[tuple[int, int]], list[_Launch]]:
     """(tiles, 4) addresses of v, m, parameter, and lengths; (S, 2) first tile and end of each piece; the launches."""
     kinds = [_kind(piece) for piece in pieces]
-    table: list[list[int]] = []
+    table: list[tuple[int, ...]] = []
     ends = [(0, 0)] * len(pieces)
     launches: list[_Launch] = []
     for kind, numbers in groupby(sorted(range(len(pieces)), key=lambda number: repr(kinds[number])), kinds.__getitem__):
         start = len(table)
         for number in numbers:
             first = len(table)
-            table += _rows(pieces[number], size)
+            table += pieces[number].tiles(size)
             ends[number] = first, len(table)
         if len(table) > start:
             group, dtypes, aligned = kind
@@ -140,16 +129,5 @@ def _plan(pieces: Sequence[Piece], size: int) -> tuple[list[list[int]], list[tup
 
 
 def _kind(piece: Piece) -> tuple[int, tuple[torch.dtype | None, ...], bool]:
-    dtypes = tuple(t.dtype if t is not None else None for t in (piece.exp_avg_sq, piece.exp_avg, piece.parameter))
-    return piece.group, dtypes, all(tensor.data_ptr() % 16 == 0 for tensor in tensors(piece))
-
-
-def _rows(piece: Piece, size: int) -> list[list[int]]:
-    n = piece.exp_avg_sq.numel()
-    return [
-        [
-            *(0 if t is None else t[start:].data_ptr() for t in (piece.exp_avg_sq, piece.exp_avg, piece.parameter)),
-            min(size, n - start),
-        ]
-        for start in range(0, n, size)
-    ]
+    dtypes = tuple(t.dtype if t is not None else None for t in piece.tensors)
+    return piece.group, dtypes, all(tensor.data_ptr() % 16 == 0 for tensor in piece.present)
