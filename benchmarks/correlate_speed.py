@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sentinel.judge.analysis.correlation.streaming import StreamingPearson
 from sentinel.judge.analysis.correlation.table import LAGS, correlations
 
 SIGNALS = ("adam_variance_l1", "adam_variance_max")
@@ -51,12 +50,6 @@ def main() -> None:
         correlations(table, steps)
         times.append(time.perf_counter() - started)
         cpu_times.append(time.process_time() - cpu_started)
-    stream = StreamingPearson()
-    pairs = list(zip(table["loss_ratio"][:100_000].tolist(), table[SIGNALS[0]][:100_000].tolist(), strict=True))
-    started = time.perf_counter()
-    for pair in pairs:
-        stream.push(*pair)
-    push_us = (time.perf_counter() - started) / len(pairs) * 1e6
     lags_timed = 9
     found = {
         "samples": samples,
@@ -66,7 +59,6 @@ def main() -> None:
         "cpu_s": min(cpu_times),
         "naive_s": naive_s(table, lags_timed),
         "naive_lags_timed": lags_timed,
-        "push_us": push_us,
     }
     if asked.json:
         print(json.dumps(found))
@@ -74,7 +66,6 @@ def main() -> None:
     print(f"{samples:,} samples, {len(SIGNALS)} signals, {2 * LAGS + 1} lags each")
     print(f"  sentinel, everything              {found['seconds']:8.2f} s   (best of 3; {found['cpu_s']:.2f} s of CPU)")
     print(f"  a loop of scipy.stats.pearsonr    {found['naive_s']:8.2f} s   (timed at {lags_timed} lags)")
-    print(f"  StreamingPearson.push             {push_us:8.2f} us  a pair")
 
 
 if __name__ == "__main__":

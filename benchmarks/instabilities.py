@@ -1,9 +1,10 @@
-"""Small GPTs that fall ill as large ones do, and what each rung of the ladder does to each of them.
+"""Small GPTs that diverge as large ones do, and what each rung of the ladder does to each of them.
 
     python benchmarks/instabilities.py sweep [--task logits]     # peak LR x warmup x beta2: where it is healthy first
     python benchmarks/instabilities.py tune [--task logits]      # SLW's start and T, by sentinel's own search
     python benchmarks/instabilities.py run [--task logits] [--rungs "LR / 2" ...] [--seeds 10]
     python benchmarks/instabilities.py table [--task logits]     # of the runs that are in --folder
+    python benchmarks/instabilities.py summary                   # each change on each task, as docs/STABILITY.md has it
 
 All seeds of a rung are trained at once in one process, by the arithmetic of the reference trainer's model and of AdamW,
 without DeepSpeed. Runs that are in --folder are not made again. The LR is held at its peak: a rung that only postpones
@@ -17,7 +18,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -98,13 +99,13 @@ def table(task: Task, folder: Path) -> Iterator[str]:
         yield f"no run of {task.healthy!r} in the folder: run it first"
         return
     healthy = float(np.median(Group.read(well).best))
-    yield f"ill: diverged (validation loss at full length above {OVER} x its smallest so far for 3 validations, 20"
+    yield f"failed: diverged (validation loss at full length above {OVER} x its smallest so far for 3 validations, 20"
     yield f"steps, on end), or never well (ends above {OVER} x {healthy:.2f}, the median best of: {task.healthy}); of"
     yield "seeds, with Wilson's 95 % interval. onset: median step over the seeds that diverged. at peak: steps at the"
     yield "task's peak LR. p fewer: McNemar, p later (onset): sign test, exact, paired by seed, against the block's"
-    yield "first row. What it did is said within the row's own steps: a row held longer shows whether fewer stay ill."
+    yield "first row. What it did is said within the row's own steps: a row held longer shows whether fewer fail then."
     yield (
-        f"{'rung':27}{'largest LR':>11}{'steps':>6}{'at peak':>8}{'ill':>21}{'diverged':>9}{'onset':>6}"
+        f"{'rung':27}{'largest LR':>11}{'steps':>6}{'at peak':>8}{'failed':>21}{'diverged':>9}{'onset':>6}"
         f"{'LR there':>9}{'best':>6}{'final':>6}{'att. logit':>11}{'p fewer':>8}{'p later':>8}  what it did"
     )
     for rungs, against in ((SCRATCH, "baseline"), (RESTARTS, "near: nothing changed")):
@@ -118,19 +119,20 @@ def told(task: Task) -> str:
     """A task in a line."""
     shape, s = task.shape, task.setting
     norm = "pre-LN" if shape.block_layernorm else "no LayerNorm in the blocks"
+    padded = f", gradients x {s.padded_scale:g} up to step {s.padded_steps}" if s.padded_steps else ""
     return (
         f"{shape.layers} layers x {shape.width}, {shape.heads} heads, {norm}, {task.corpus}, {task.batch} x "
         f"{shape.seqlen} tokens, LR {s.lr:g} after {s.warmup} steps of warmup, held for {task.held}; AdamW "
-        f"{s.beta1:g}/{s.beta2:g}, clip {s.clip:g}, SLW {task.slw[0]} over {task.slw[1]}; "
+        f"{s.beta1:g}/{s.beta2:g}, clip {s.clip:g}{padded}, SLW {task.slw[0]} over {task.slw[1]}; "
         f"checkpoints near {task.near}, earlier {task.earlier}"
     )
 
 
 def _row(group: Group, baseline: Group, healthy: float) -> str:
-    ill, seeds = sum(group.ill(healthy)), len(group.seeds)
-    share, diverged = of_share(ill, seeds), [onset for onset in group.onsets if math.isfinite(onset)]
+    failed, seeds = sum(group.failed(healthy)), len(group.seeds)
+    share, diverged = of_share(failed, seeds), [onset for onset in group.onsets if math.isfinite(onset)]
     onset = f"{np.median(diverged):.0f}" if diverged else "-"
-    said = f"{ill}/{seeds} ({share.low:.2f} to {share.high:.2f})"
+    said = f"{failed}/{seeds} ({share.low:.2f} to {share.high:.2f})"
     line = (
         f"{group.name:27}{group.largest_lr:>11.3g}{group.steps:>6}{group.steps_at_peak:>8}{said:>21}{len(diverged):>9}"
         f"{onset:>6}{group.lr_at_onset:>9.3g}{np.median(group.best):>6.2f}{np.median(group.final):>6.2f}{group.attention_logit:>11.2g}"
@@ -139,6 +141,54 @@ def _row(group: Group, baseline: Group, healthy: float) -> str:
         return line
     did, fewer, later = verdict(group, baseline, healthy)
     return f"{line}{fewer:>8.2g}{later:>8.2g}  {did}"
+
+
+# ---- the summary
+
+
+_LONGER = ", held longer"
+
+
+def summary(folder: Path) -> Iterator[str]:
+    """A Markdown table, one row for each rung, one column for each task: how many seeds fail, and what it did."""
+    tasks = [task for task in TASKS.values() if _file(folder, task, SCRATCH["baseline"]).exists()]
+    compared = 0
+    found = 0
+    yield f"| change | {' | '.join(task.name for task in tasks)} |"
+    yield f"|{'---|' * (len(tasks) + 1)}"
+    for rungs, against in ((SCRATCH, "baseline"), (RESTARTS, "near: nothing changed")):
+        for name in rungs:
+            if name.endswith(_LONGER):
+                continue
+            cells = [_cell(folder, task, rungs, name, against) for task in tasks]
+            if any(cells):
+                yield f"| {name} | {' | '.join(cell or '-' for cell in cells)} |"
+            if name != against:
+                compared += sum(cell != "" for cell in cells)
+                found += sum("," in cell for cell in cells)
+    yield ""
+    yield f"{found} of {compared} comparisons show something: p < 0.05 in one of two tests: fewer fail, or later."
+    yield f"Chance alone gives that in at most {2 * _SIZE:.1%} of them at ten pairs; nothing is corrected for"
+    yield "their number."
+
+
+_SIZE = 2 * (1 + 10) / 2**10
+"""Share of a sign test's outcomes of ten pairs without a tie that have p < 0.05: nine or ten alike."""
+
+
+def _cell(folder: Path, task: Task, rungs: Mapping[str, Rung], name: str, against: str) -> str:
+    """Of the longest run that there is; before it, the baseline's steps, where they differ. Empty where none is."""
+    versions = [rungs[each] for each in (name, name + _LONGER) if each in rungs]
+    there = [path for rung in versions if (path := _file(folder, task, rung)).exists()]
+    compared, well = _file(folder, task, rungs[against]), _file(folder, task, SCRATCH[task.healthy])
+    if not (there and compared.exists() and well.exists()):
+        return ""
+    healthy = float(np.median(Group.read(well).best))
+    groups = [Group.read(path) for path in there]
+    counts = [f"{sum(group.failed(healthy))} of {len(group.seeds)}" for group in groups]
+    said = counts[-1] if counts[0] == counts[-1] else f"{counts[0]}; held longer {counts[-1]}"
+    did, _, _ = verdict(groups[-1], Group.read(compared), healthy)
+    return said if did == "nothing shown" else f"{said}, {did}"
 
 
 # ---- the sweep
@@ -207,7 +257,7 @@ def fluctuation(validated: Sequence[int], losses: Sequence[float], over: float =
 def main() -> None:
     """Runs, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", default="table", choices=("sweep", "tune", "run", "table"))
+    parser.add_argument("what", nargs="?", default="table", choices=("sweep", "tune", "run", "table", "summary"))
     parser.add_argument("--task", choices=list(TASKS), default=next(iter(TASKS)))
     parser.add_argument("--rungs", nargs="+", choices=[*SCRATCH, *RESTARTS], metavar="RUNG", help="default: all")
     parser.add_argument("--rates", nargs="+", type=float, help="peak LRs of the sweep")
@@ -225,8 +275,13 @@ def main() -> None:
         return
     rates = asked.rates or [task.setting.lr * share for share in (0.25, 0.5, 1.0, 2.0)]
     warmups = asked.warmups or (max(1, task.setting.warmup // 4), task.setting.warmup)
-    lines = {"sweep": lambda: sweep(task, rates, warmups, seeds), "tune": lambda: tune(task, 0)}
-    for line in lines.get(asked.what, lambda: table(task, asked.folder))():
+    lines = {
+        "sweep": lambda: sweep(task, rates, warmups, seeds),
+        "tune": lambda: tune(task, 0),
+        "table": lambda: table(task, asked.folder),
+        "summary": lambda: summary(asked.folder),
+    }
+    for line in lines[asked.what]():
         print(line, flush=True)
 
 

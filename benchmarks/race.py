@@ -37,8 +37,8 @@ from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident import Adoption, Incident, Race
 from sentinel.plan.look import Look
-from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.race import Standing, race_of, winner
+from sentinel.plan.observation import JobsSeen, Standing, WriterSeen
+from sentinel.plan.race import race_of, winner
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import encode_overrides

@@ -30,7 +30,8 @@ from typing import Any
 from sentinel.adapters.journal import Journals
 from sentinel.cli.tune import search
 from sentinel.config import load_config
-from sentinel.tune.reading import Reading
+from sentinel.judge.history import History
+from sentinel.tune.reading import Reading, reading_of
 from sentinel.tune.report import Report
 from sentinel.tune.search import Pacing, Seen, Space, answer_of_the_grid
 from sentinel.vocabulary.numbers import dump_json
@@ -90,7 +91,7 @@ def cell(folder: Path, pacing: Pacing) -> Reading:
     }
     command = [*trainer(folder.parent / "text.txt"), *(f"{k}={v}" for k, v in options.items())]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
-    return Reading().after(Journals(folder).poll())
+    return reading_of(History(Journals(folder).poll()).latest)
 
 
 def configuration(folder: Path, way: Way, durations: tuple[int, ...]) -> Path:
@@ -118,7 +119,7 @@ def measured(
         )
     wall_s = time.monotonic() - began
     seen = {pacing: reading.seen(LIMIT, HORIZON) for pacing, reading in read.items()}
-    steps = sum(reading.global_step for reading in read.values())
+    steps = sum(reading.steps for reading in read.values())
     stopped = sum(s.fluctuated_at or HORIZON for s in seen.values())
     grid = {"cells": len(pacings), "steps": steps, "steps_if_stopped": stopped, "wall_s": round(wall_s, 1)}
     rows = [
@@ -143,7 +144,7 @@ def compared(way: Way, report: Report, read: dict[Pacing, Reading], seen: dict[P
     """The two answers, and the search's steps beside those of the cells that it had to choose from."""
     space: Space = report.task.space
     cells = [Pacing(start, duration) for start in space.starts for duration in space.durations]
-    steps = sum(read[cell].global_step for cell in cells)
+    steps = sum(read[cell].steps for cell in cells)
     stopped = sum(seen[cell].fluctuated_at or HORIZON for cell in cells)
     answer = answer_of_the_grid(space, seen)
     return {

@@ -1,4 +1,4 @@
-"""What is trained: three instabilities, and the rungs that are tried on each, from scratch and at a restart."""
+"""What is trained: five instabilities, and the rungs that are tried on each, from scratch and at a restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RESTARTS", "SCRATCH", "TASKS", "Rung", "Task", "text"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One instability: a model, its data, and the setting in which the baseline falls ill."""
+    """One instability: a model, its data, and the setting in which the baseline fails."""
 
     name: str
     shape: Shape
@@ -42,7 +42,7 @@ class Task:
     """A checkpoint from well before it."""
 
     slw: tuple[int, int]
-    """Start and T, of `instabilities.py tune`."""
+    """Start and T, of `instabilities.py tune`; of `stale` they are not tuned."""
 
     healthy: str = "baseline"
     """The rung whose median best loss is a healthy one."""
@@ -135,10 +135,22 @@ TASKS: Mapping[str, Task] = {
             earlier=10,
             slw=(8, 80),
         ),
+        Task(
+            name="stale",
+            shape=Shape(layers=2, width=48, heads=3, seqlen=64),
+            corpus="zipf",
+            batch=8,
+            setting=Setting(lr=0.02, warmup=150, padded_steps=400, padded_scale=1 / 64),
+            held=350,
+            save_every=50,
+            near=400,
+            earlier=300,
+            slw=(8, 300),
+        ),
     )
 }
 """logits: attention logits grow without bound at a high LR, as in Wortsman et al. 2023 (arXiv:2309.14322), section 3.1.
-tiny: benchmarks/stability.py's model and LR."""
+tiny: benchmarks/stability.py's model and LR. stale: the gradient grows at once, and Adam's variance lags behind it."""
 
 
 def _with(**changes: object) -> Callable[[Task], Setting]:
@@ -225,6 +237,7 @@ SCRATCH: Mapping[str, Rung] = {
         Rung(name="clip 0.25", changed=_with(clip=0.25)),
         Rung(name="weight decay 0.1", changed=_with(weight_decay=0.1)),
         Rung(name="eps 1e-6", changed=_with(eps=1e-6)),
+        Rung(name="whole gradients", changed=_with(padded_steps=0)),
         Rung(name="qk LayerNorm", changed=_with(qk_norm=True)),
         Rung(name="qk LayerNorm, held longer", changed=_with(qk_norm=True), held=400),
         Rung(name="z-loss 1e-2", changed=_with(z_loss=1e-2)),
@@ -245,6 +258,7 @@ RESTARTS: Mapping[str, Rung] = {
         Rung(name="near: warmup again x 1", begins="near", changed=_again("near", 1)),
         Rung(name="near: warmup again x 8", begins="near", changed=_again("near", 8)),
         Rung(name="near: beta2 0.95", begins="near", changed=_with(beta2=0.95)),
+        Rung(name="near: beta2 0.99", begins="near", changed=_with(beta2=0.99)),
         Rung(name="near: clip 0.25", begins="near", changed=_with(clip=0.25)),
         Rung(name="near: LR / 4", begins="near", changed=_lr(0.25)),
         Rung(name="near: moments reset", begins="near", reset_moments=True),

@@ -80,13 +80,13 @@ class Group:
                 attention_logit=float(np.median(saved["attention_logit"][-1])),
             )
 
-    def ill(self, healthy: float) -> tuple[bool, ...]:
+    def failed(self, healthy: float) -> tuple[bool, ...]:
         """By seed: whether it diverged, or ends above OVER x `healthy`: a run that never learns does not diverge."""
-        return tuple(not math.isinf(onset) for onset in self.ill_from(healthy))
+        return tuple(not math.isinf(onset) for onset in self.failed_from(healthy))
 
-    def ill_from(self, healthy: float) -> tuple[float, ...]:
-        """By seed: the step from which it is ill. inf where it is well; the last one where it ends ill without having
-        been so for LASTING validations; nan where it was never well."""
+    def failed_from(self, healthy: float) -> tuple[float, ...]:
+        """By seed: the step from which it fails. inf where it does not; the last one where it fails at the end without
+        having done so for LASTING validations; nan where it was never healthy."""
 
         def of(onset: float, best: float, final: float) -> float:
             if math.isfinite(onset) or final <= OVER * healthy:
@@ -113,20 +113,20 @@ def save(path: Path, name: str, seeds: Sequence[int], peak: float, prior: Floats
 
 
 def verdict(rung: Group, baseline: Group, healthy: float) -> tuple[str, float, float]:
-    """What the rung did, the p of fewer ill seeds (McNemar) and of later illness (sign test), paired by seed, both
+    """What the rung did, the p of fewer seeds that fail (McNemar) and of a later failure (sign test), paired by seed,
     two-sided; a pair with a run that was never well has no later. What it did has p < 0.05.
 
-    Fewer are ill *within these steps*: only a run that is held for longer shows whether the rung cures or postpones.
+    Fewer fail *within these steps*: only a run that is held for longer shows whether the rung cures or postpones.
     """
-    theirs = dict(zip(baseline.seeds, baseline.ill_from(healthy), strict=True))
-    pairs = [(mine, theirs[seed]) for seed, mine in zip(rung.seeds, rung.ill_from(healthy), strict=True)]
+    theirs = dict(zip(baseline.seeds, baseline.failed_from(healthy), strict=True))
+    pairs = [(mine, theirs[seed]) for seed, mine in zip(rung.seeds, rung.failed_from(healthy), strict=True)]
     healed = sum(math.isinf(mine) and not math.isinf(other) for mine, other in pairs)
     harmed = sum(math.isinf(other) and not math.isinf(mine) for mine, other in pairs)
     later, sooner = sum(mine > other for mine, other in pairs), sum(mine < other for mine, other in pairs)
     p_fewer, p_later = sign_test(healed, harmed), sign_test(later, sooner)
     if p_fewer < 0.05:
         lower = "" if rung.largest_lr >= 0.9999 * baseline.largest_lr else ", at a lower LR"
-        return ("fewer ill" if healed > harmed else "more ill") + lower, p_fewer, p_later
+        return ("fewer fail" if healed > harmed else "more fail") + lower, p_fewer, p_later
     if p_later < 0.05:
         return ("postpones" if later > sooner else "hastens"), p_fewer, p_later
     return "nothing shown", p_fewer, p_later

@@ -40,6 +40,11 @@ class Setting:
     eps: float = 1e-8
     weight_decay: float = 0.01
     clip: float = 1.0
+    padded_steps: int = 0
+    """Up to this step gradients are multiplied by `padded_scale`, as where the loss of padding is masked and its
+    positions count in the mean all the same; from then on they are whole, as where samples are packed."""
+
+    padded_scale: float = 1.0
     seqlen: FixedLinear | None = None
     """Of all runs that are trained together; None is full length."""
 
@@ -198,6 +203,8 @@ class Training:
     def _update(self, g: Tensor) -> None:
         """torch.optim.AdamW's arithmetic, after clipping by the norm of each run's gradient."""
         state = self.state
+        scales = [s.padded_scale if state.step <= s.padded_steps else 1.0 for s in self.settings]
+        g.mul_(torch.tensor(scales)[:, None])
         norm = g.norm(dim=1)
         limit, beta1, beta2 = self._each("clip"), self._each("beta1"), self._each("beta2")
         g.mul_((limit / (norm + 1e-6)).clamp(max=1.0)[:, None])

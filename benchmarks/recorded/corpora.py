@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recorded.recipe import Recipe
-from sentinel.demo.language import VOCABULARY, made_up
+from sentinel.demo.configuration import VOCABULARY, made_up
 from trainer_hooks.gpt.data import load_corpus
 
 __all__ = ["NAMES", "VOCABULARY", "Tokens", "corpus", "samples", "validation"]

@@ -101,7 +101,7 @@ def _patched(fault: str | None, at: int) -> Any:
 def _without_optimizer(engine: Any, folder: Path) -> Any:
     tag = (folder / "latest").read_text().strip()
     _, state = engine.load_checkpoint(str(folder), tag=tag, load_optimizer_states=False)
-    return checkpoint.Progress(**state["sentinel"]), state["rng"]
+    return checkpoint.progress_of(state), state["rng"]
 
 
 def _older(engine: Any, folder: Path, at: int) -> Any:
@@ -112,7 +112,7 @@ def _older(engine: Any, folder: Path, at: int) -> Any:
     engine.load_checkpoint(str(folder), tag=f"global_step{at // 2}")
     for name, value in kept.items():
         setattr(engine, name, value)
-    return checkpoint.Progress(**state["sentinel"]), state["rng"]
+    return checkpoint.progress_of(state), state["rng"]
 
 
 def _ignored(overrides: Overrides | None) -> Overrides | None:

@@ -17,7 +17,7 @@ from benchmarks.batched.model import Models
 from benchmarks.batched.outcomes import Group, first_lasting, save, verdict
 from benchmarks.batched.training import Setting, State, Training
 from benchmarks.correlation import pooled
-from benchmarks.instabilities import fluctuation
+from benchmarks.instabilities import fluctuation, summary
 from sentinel.tune.search import Seen
 from sentinel.vocabulary.pacing import FixedLinear, RandomLtdSchedule
 from trainer_hooks.gpt.data import Corpus
@@ -122,6 +122,16 @@ def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tmp_path: Pa
     assert second.recorded.of("loss")[-1, 0] != whole.recorded.of("loss")[4, 0]
 
 
+def test_gradients_are_scaled_before_the_clip_up_to_a_step_of_each_runs_own() -> None:
+    padded = replace(SETTING, padded_steps=3, padded_scale=1 / 64)
+    made = trained([SETTING, padded, padded], [0, 0, 1], steps=4)
+    alone, (norms, lr) = trained([padded], [1], steps=4), (made.recorded.of(name) for name in ("grad_norm", "lr"))
+    assert norms[0, 1] == pytest.approx(norms[0, 0] / 64, rel=1e-3)
+    assert norms[2, 2] < 0.1 < norms[3, 2]
+    assert norms[:, 2] == pytest.approx(alone.recorded.of("grad_norm")[:, 0], rel=1e-3)
+    assert lr[:, 0].tolist() == lr[:, 1].tolist()
+
+
 def test_shorter_sequences_and_the_end_by_tokens() -> None:
     schedule = FixedLinear(start=8, full=16, total_steps=4)
     training = Training(SHAPE, CORPUS, [replace(SETTING, seqlen=schedule)], [0], batch=4)
@@ -186,17 +196,17 @@ def group(onsets: list[float], lr: float = 0.1, final: float = 1.0) -> Group:
 
 def test_what_a_rung_did_is_said_by_pairs_and_by_the_lr_that_it_reached() -> None:
     ill = group([50.0] * 10)
-    assert verdict(group([math.inf] * 6 + [50.0] * 4), ill, 1.0)[0] == "fewer ill"
-    assert verdict(group([math.inf] * 6 + [50.0] * 4, lr=0.02), ill, 1.0)[0] == "fewer ill, at a lower LR"
+    assert verdict(group([math.inf] * 6 + [50.0] * 4), ill, 1.0)[0] == "fewer fail"
+    assert verdict(group([math.inf] * 6 + [50.0] * 4, lr=0.02), ill, 1.0)[0] == "fewer fail, at a lower LR"
     assert verdict(group([math.inf] * 5 + [50.0] * 5), ill, 1.0)[0] == "nothing shown"  # p = 0.0625
     assert verdict(group([90.0] * 10), ill, 1.0)[0] == "postpones"
     assert verdict(group([40.0] * 10), ill, 1.0)[0] == "hastens"
-    assert verdict(ill, group([math.inf] * 10), 1.0)[0] == "more ill"
+    assert verdict(ill, group([math.inf] * 10), 1.0)[0] == "more fail"
     never_well = group([math.inf] * 10, final=2.0)
-    assert never_well.ill(2.5) == (False,) * 10
-    assert never_well.ill_from(1.0) == (200.0,) * 10  # well at first, and ill at the very end
+    assert never_well.failed(2.5) == (False,) * 10
+    assert never_well.failed_from(1.0) == (200.0,) * 10  # well at first, and ill at the very end
     assert verdict(never_well, ill, 1.0)[0] == "postpones"
-    assert all(map(math.isnan, replace(never_well, best=(1.5,) * 10).ill_from(1.0)))
+    assert all(map(math.isnan, replace(never_well, best=(1.5,) * 10).failed_from(1.0)))
     assert verdict(replace(never_well, best=(1.5,) * 10), ill, 1.0)[0] == "nothing shown"
 
 
@@ -208,6 +218,28 @@ def test_a_group_is_read_from_its_file(tmp_path: Path) -> None:
     assert (found.onsets, found.best, found.final) == ((math.inf, 2.0), (2.0, 2.5), (2.0, 3.7))
     assert (found.largest_lr, found.steps_at_peak, found.steps) == (pytest.approx(0.01), 6, 8)
     assert found.lr_at_onset == pytest.approx(SETTING.rate(2))  # the prior minimum of 2.5 makes 3.1 the first rise
+
+
+def test_the_summary_is_of_the_longest_runs_and_leaves_out_what_was_not_run(tmp_path: Path) -> None:
+    made = trained([SETTING] * 10, list(range(10)), steps=8).recorded
+    well, ill = np.full((4, 10), 2.0), np.array([[2.0] * 10] + [[4.0] * 10] * 3)
+
+    def run(name: str, losses: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
+        made.rows["validation_loss"] = list(losses)
+        save(tmp_path / f"logits-{name}.npz", name, list(range(10)), 1.0, np.full(10, math.inf), made)
+
+    run("baseline", ill)
+    run("LR-warmup-x-2", well)
+    run("LR-warmup-x-2--held-longer", ill)
+    run("qk-LayerNorm--held-longer", well)
+    lines = list(summary(tmp_path))
+    assert lines[:2] == ["| change | logits |", "|---|---|"]
+    assert lines[2:5] == [
+        "| baseline | 10 of 10 |",
+        "| LR warmup x 2 | 0 of 10; held longer 10 of 10 |",
+        "| qk LayerNorm | 0 of 10, fewer fail |",
+    ]
+    assert lines[6].startswith("1 of 2 comparisons show something")
 
 
 def test_a_probe_fluctuates_as_sentinel_tune_reads_it() -> None:
