@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sentinel.vocabulary.errors import FilesystemRefused, FilesystemUnavailable
+from sentinel.vocabulary.errors import FilesystemRefused, FilesystemUnavailable, QuarantineError
 
 _FOR_A_PERSON = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
     | {errno.EFBIG, errno.EINVAL, errno.EILSEQ}  # sentinel.bounded: too large, no regular file, no text
 )  # none of these passes by itself
+_CHUNK_BYTES = 1 << 30
 _LEFT_BEHIND_NS = 3600 * 10**9  # no write takes that long, and one that does writes again
 
 
@@ -92,3 +95,66 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def rename(source: Path, destination: Path) -> None:
+    """Moves within one filesystem; QuarantineError where the destination is on another one."""
+    try:
+        source.rename(destination)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise QuarantineError(f"{destination} is on another filesystem than {source}") from error
+        raise
+
+
+def move(source: Path, destination: Path, *, overwrite: bool = False) -> None:
+    """The same into a folder that is made where there is none; returns when it is on the disk. QuarantineError also
+    where the destination is there already."""
+    if not overwrite and os.path.lexists(destination):
+        raise QuarantineError(f"{destination} is there already: {source} would overwrite it")
+    make_folders(destination.parent)
+    rename(source, destination)
+    sync_folder(destination.parent)
+    sync_folder(source.parent)
+
+
+def free_name(place: Path) -> Path:
+    """The place, or the first of place.1, place.2 … that is not taken."""
+    names = (place.with_name(f"{place.name}.{n}") if n else place for n in itertools.count())
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def copy_file(source: Path, destination: Path) -> None:
+    """A copy with the file's times, whole on the disk; without new blocks where the filesystem shares them (XFS, Btrfs,
+    NFS 4.2). FileExistsError."""
+    with source.open("rb") as read, destination.open("xb") as written:
+        left = os.fstat(read.fileno()).st_size
+        try:
+            while left and (done := os.copy_file_range(read.fileno(), written.fileno(), min(left, _CHUNK_BYTES))):
+                left -= done
+        except OSError:  # across filesystems on an older kernel, or one that has no such call
+            read.seek(0)
+            written.seek(0)
+            shutil.copyfileobj(read, written)
+        written.flush()
+        os.fsync(written.fileno())
+    shutil.copystat(source, destination)
+
+
+def link_or_copy(source: Path, destination: Path) -> None:
+    """A second name of the file; a copy, whole or not at all, where there are no hard links, or between filesystems.
+    FileExistsError. A copy that is cut short leaves `part_of(destination)`, which the next one replaces."""
+    try:
+        destination.hardlink_to(source)
+    except FileExistsError:
+        raise
+    except OSError:
+        part = part_of(destination)
+        part.unlink(missing_ok=True)
+        copy_file(source, part)
+        part.rename(destination)
+
+
+def part_of(destination: Path) -> Path:
+    """Where a copy is until it is whole."""
+    return destination.with_name(f".{destination.name}.sentinel-copying")

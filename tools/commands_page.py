@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import typer.main
-
-from sentinel.cli.commands import app
+from sentinel.cli.commands import COMMANDS, loaded
 
 __all__ = ["page"]
 
@@ -30,8 +28,7 @@ WORDS = {Path: "path", float: "number", int: "whole number", str: "string"}
 
 def page() -> str:
     """The page, as Markdown."""
-    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typer's group
-    return "\n".join((HEAD, *("\n".join(_section(name, command)) for name, command in commands.items())))
+    return "\n".join((HEAD, *("\n".join(_section(c.name, loaded(c.name))) for c in COMMANDS)))
 
 
 def _section(name: str, command: Any) -> Iterator[str]:

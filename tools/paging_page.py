@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sentinel.plan.page_topics import WHAT_TO_DO
+from sentinel.plan.page import WHAT_TO_DO
 from tools.links import linked
 
 __all__ = ["page"]
 
-HEAD = """# What does a page want?
+HEAD = """# What does a page mean?
 
 A section for each topic: severity, when the page is sent, what to do. A page ends with its condition.
 [Who is paged, and how](CHANNELS.md).

@@ -20,6 +20,7 @@ API = (
     ("What the callback applies of overrides.json", "integrations/huggingface_changes.py", ()),
     ("trainer_hooks.seqlen_warmup", "warmup/seqlen_warmup.py", ("SeqlenWarmup",)),
     ("trainer_hooks.random_ltd", "random_ltd/random_ltd.py", ("RandomLtd", "LayerTokens")),
+    ("trainer_hooks.data", "gpt/order.py", ("Order",)),
     ("trainer_hooks.data", "data/order.py", ("CurriculumOrder",)),
 )
 HEAD = """# Python

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sentinel.act.probes import COPIES, ProbeJob, ProbeRecord, Probes
-from sentinel.adapters.checkpoints.copies import check_placeable
+from sentinel.act.probe_record import ProbeRecord
+from sentinel.act.probes import COPIES, ProbeJob, Probes
+from sentinel.adapters.checkpoints.probes import check_placeable
 from sentinel.adapters.lock import RunLock
 from sentinel.durable import make_folders, write_atomically
 from sentinel.judge.history import Attempt, History
@@ -18,15 +20,15 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.bisect import CONTROL, Question, Results, answer, next_probes
 from sentinel.plan.bisect_evidence import sound_until
 from sentinel.plan.bisect_probes import Means, question_of
-from sentinel.plan.bisect_rung import seen_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
 from sentinel.plan.observation import BisectSeen, Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
 from sentinel.plan.target import Target, choose_target
+from sentinel.plan.turn_probes import seen_of
 from sentinel.vocabulary.codec import document
-from sentinel.vocabulary.errors import CheckpointError, ConfigError, LockHeld, PermanentError
+from sentinel.vocabulary.errors import CheckpointError, ConfigError, FilesystemRefused, LockHeld, PermanentError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Sample
@@ -76,7 +78,7 @@ def _anchor(target: Target, window: Window, run: RunState) -> Anchor:
         return Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
     at = next((s for s in reversed(window.before) if s.global_step == target.global_step), None)
     if at is None:
-        return run.positions.get(target.global_step, Anchor(global_step=target.global_step))
+        return run.anchor(target.global_step)
     return Anchor(global_step=at.global_step, consumed_samples=at.consumed_samples, consumed_tokens=at.consumed_tokens)
 
 
@@ -106,12 +108,14 @@ class Bisect:
         say: Callable[[str], None],
     ) -> None:
         self.question, self.folder, self._limits, window = question, folder, limits, question.window
+        self.lock = RunLock(folder, does=f"bisects {question.incident}")  # of its folder
         self.probes = Probes(
             folder,
             run_checkpoints,
             job_of,
             lambda probe, attempt: over(probe, attempt, window),
             lambda probe, attempt, ended, s: result_of(probe, attempt, window, ended=ended, seconds=s),
+            record=ProbeRecord(folder),
             limits=limits,
             asked=self._asked,
             say=say,
@@ -158,9 +162,8 @@ class Bisect:
 
     def _refusal(self) -> str | None:
         probes, waiting = self.probes, next_probes(self.question, self.probes.results)
-        does = f"bisects {self.question.incident}"
-        if (holder := RunLock(self.folder).held_by()) is not None:
-            return str(LockHeld(holder, does))
+        if (holder := self.lock.held_by()) is not None:
+            return str(LockHeld(holder, does=f"bisects {self.question.incident}"))
         try:
             check_placeable(probes.run_checkpoints, self.question.probes[CONTROL].tag, self.folder / COPIES)
         except CheckpointError as error:
@@ -186,6 +189,50 @@ class Bisect:
         if results:
             self.report(over=False)
         return next_probes(self.question, results, self._limits.parallel)
+
+
+@dataclass
+class Bisecting:
+    """The bisect that a rung of the ladder asks for, one step at each of the watch's turns. `make` makes the bisect of
+    an incident; ConfigError where none can be run here."""
+
+    make: Callable[[Incident, History, RunState], Bisect]
+    _made: dict[str, Bisect] = field(default_factory=dict, init=False)
+    _problems: dict[str, str] = field(default_factory=dict, init=False)  # incident -> why it could not go on
+
+    def seen(self, incident: Incident, history: History, run: RunState) -> BisectSeen:
+        """Where the incident's bisect stands; over where it can't be run, or could not go on."""
+        try:
+            if (problem := self._problems.get(incident.id)) is not None:
+                return BisectSeen(reason=problem, over=True)
+            made = self._of(incident, history, run)
+            made.reread()
+            return made.seen
+        except (ConfigError, PermanentError) as error:
+            return BisectSeen(reason=f"the cause can't be looked for: {error}", over=True)
+
+    def follow(self, incident: str) -> None:
+        """One step further, unless a person's own command goes on with it."""
+        made = self._made[incident]
+        make_folders(made.folder)
+        try:
+            with contextlib.suppress(LockHeld), made.lock:
+                made.step()
+        except FilesystemRefused:
+            raise
+        except (ConfigError, PermanentError) as error:
+            self._problems[incident] = f"the bisect can't go on: {error}"
+
+    def stop_all(self, incidents: Sequence[Incident]) -> None:
+        """Stops what still runs of the bisects that were `seen` to go on: a person has decided otherwise."""
+        for incident in incidents:
+            if incident.bisecting and incident.id in self._made:
+                self._made[incident.id].probes.stop_all()
+
+    def _of(self, incident: Incident, history: History, run: RunState) -> Bisect:
+        if incident.id not in self._made:
+            self._made = {incident.id: self.make(incident, history, run)}
+        return self._made[incident.id]
 
 
 def report_of(question: Question, results: Results, *, over: bool, stopped: str | None = None) -> dict[str, Any]:

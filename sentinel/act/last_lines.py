@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel import bounded
@@ -26,25 +25,20 @@ _SECRETS = re.compile(
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-@dataclass(frozen=True, slots=True)
-class LastLines:
-    """Adds to the events that tell of a job's death what it printed last."""
-
-    log: Path | None  # Where the job's output goes, where the launcher does not say
-
-    def added(self, events: Iterable[Event], look: Look) -> list[Event]:
-        """The events, with `last_lines` where a job of the run has died. Never raises."""
-        jobs = look.run.jobs
-        if not jobs.known or jobs.elsewhere or any(not writer.pending for writer in jobs.writers):
-            return [*events]
-        log = Path(jobs.last_log) if jobs.last_log is not None else self.log
-        told, since = (("stopped", None), ("alert_firing", "down")), max(look.run.starts_unix_s, default=None)
-        made: list[Event] = []
-        for event in events:
-            tells = (event["event"], event.get("topic")) in told
-            found = last_lines(log, since_unix_s=since) if tells and log is not None else ""
-            made.append({**event, "last_lines": found} if found else event)
-        return made
+def with_last_lines(events: Iterable[Event], look: Look, job_log: Path) -> list[Event]:
+    """The events, with `last_lines` in those that tell of a job's death, where a job of the run has died. `job_log`:
+    where the job's output goes, where the launcher does not say. Never raises."""
+    jobs = look.run.jobs
+    if not jobs.known or jobs.elsewhere or any(not writer.pending for writer in jobs.writers):
+        return [*events]
+    log = Path(jobs.last_log) if jobs.last_log is not None else job_log
+    told, since = (("stopped", None), ("alert_firing", "down")), max(look.run.starts_unix_s, default=None)
+    made: list[Event] = []
+    for event in events:
+        tells = (event["event"], event.get("topic")) in told
+        found = last_lines(log, since_unix_s=since) if tells else ""
+        made.append({**event, "last_lines": found} if found else event)
+    return made
 
 
 def last_lines(log: Path, *, since_unix_s: float | None) -> str:

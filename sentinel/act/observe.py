@@ -11,7 +11,7 @@ from statistics import median
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from sentinel.act.bisecting import Bisecting
+from sentinel.act.bisect import Bisecting
 from sentinel.act.following import Following, References
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.source import RereadSource, SampleCache
@@ -21,7 +21,6 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import UNAVAILABLE, Context, judge
 from sentinel.plan.baseline import baseline_of, filled, warmup_end
-from sentinel.plan.bisect_rung import asks_for_cause
 from sentinel.plan.certificate import spoilt_spans
 from sentinel.plan.incident import Event, Incident
 from sentinel.plan.incident_events import fold
@@ -29,7 +28,8 @@ from sentinel.plan.liveness import life_of, rollback_of
 from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, JobsSeen, Life, RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.waiting_price import priced_verdict
+from sentinel.plan.turn_probes import asks_for_cause
+from sentinel.plan.waiting import priced_verdict
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -218,7 +218,7 @@ class Observer:
             if c.complete and (known := self._verified.get(c.tag)) is not None:
                 found[n] = replace(c, verified=known.verified, problem=known.problem)
         pins = self._near.checkpoints.pins
-        gone = set(pins.tags()) - {c.tag for c in found}
+        gone = set(pins.usable()) - {c.tag for c in found}
         found += [Checkpoint(tag=t, global_step=pins.step_of(t), complete=True, only_pinned=True) for t in gone]
         return tuple(sorted(found, key=lambda c: c.global_step))
 

@@ -104,7 +104,7 @@ class Pinning:
     def _change_over(self, tags: tuple[str, ...]) -> str | None:
         pins, own = self.checkpoints.pins, self.own.read()
         others = [old for old in own if old not in tags]  # a person's own pins are not ours to let go
-        kept = [old for old in others if old in pins.tags() and not pins.let_go(old)]
+        kept = [old for old in others if old in pins.usable() and not pins.let_go(old)]
         if len(kept) >= _MOST:
             return f"{', '.join(kept)} live on only as pins; `sentinel pin --release TAG` ends that"
         if own != [*kept, *tags]:
@@ -118,7 +118,7 @@ class Pinning:
 def quarantine(tags: tuple[str, ...], near: Neighbours, incident: str, rollback: str) -> None:
     """Moves checkpoints into the quarantine; the watch's own pins of them go, for else another line's checkpoint would
     stay pinned under a tag that is to be saved again. A pin that can't be let go hinders nothing."""
-    for tag in {*tags} & {*OwnPins(near.state_dir).read()}:
+    for tag in {*tags} & {*OwnPins(near.state_dir).read()} & {*near.checkpoints.pins.usable()}:
         try:
             near.checkpoints.pins.let_go(tag)
         except (SentinelError, OSError) as error:

@@ -10,25 +10,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sentinel.act.neighbours import Launcher
+from sentinel.act.probe_record import Life, ProbeRecord
 from sentinel.act.source import Source
-from sentinel.adapters.checkpoints.copies import place_checkpoint
-from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.adapters.state_files import OverridesFile
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.plan.probe import Ended, Limits, Probe, ProbeResult
-from sentinel.vocabulary.codec import JSON, document, read
-from sentinel.vocabulary.errors import PermanentError, TemporaryError
+from sentinel.vocabulary.errors import TemporaryError
 from sentinel.vocabulary.overrides import Overrides
-from sentinel.vocabulary.sample import Record
 
 LOG = "job.log"  # What the trainer prints, in the probe's folder
 COPIES = ".checkpoints"  # Beside the probes' folders: the copies that they begin from
 _LOOKS_UNTIL_GONE = 3  # So many looks in a row at a trainer that is not there and reports nothing, and it is gone
-_LIVES = 3  # Times that a probe's trainer may be lost: then it is for a person
 
 
 @dataclass
@@ -67,13 +63,9 @@ class ProbeJob:
     def read(self) -> bool:
         """Whether anything new was reported."""
         records = self.source.poll()
-        self.take(records)
-        return bool(records)
-
-    def take(self, records: Sequence[Record]) -> None:
-        """What was reported since the last read."""
         for record in records:
             self.history.push(record)
+        return bool(records)
 
     @property
     def shown(self) -> Attempt | None:
@@ -94,90 +86,12 @@ class ProbeJob:
         return bool(seen.writers) or not seen.known
 
 
-@dataclass(kw_only=True)
-class Life:
-    """One training of one probe."""
-
-    probe: Probe
-    number: int  # A probe that was lost, stopped or failed begins anew, in a folder of its own
-    began_unix_s: float
-    result: ProbeResult | None = None
-    lost: bool = False
-    stopped: bool = False  # By sentinel itself: it counts as lost, and not against the trainer
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-        return self.probe.name if self.number == 1 else f"{self.probe.name}-life{self.number}"
-
-
-class ProbeRecord:
-    """FOLDER/probes.jsonl: each life of each probe when it begins (before anything is started) and ends. `anew`: what
-    its trainer failed of begins once more."""
-
-    def __init__(self, folder: Path, *, anew: bool = True) -> None:
-        self._log = IncidentLog(folder / "probes.jsonl", check=dict)
-        self.lives: list[Life] = []
-        for event in self._log.read():
-            self._take(event)
-        for life in self.lives if anew else ():  # a person who asks again has mended what its trainer failed of
-            if life.result is not None and (life.result.ended, life.result.outcome) == ("failed", "unknown"):
-                life.result, life.lost, life.stopped = None, True, True
-
-    def next(self, probe: Probe) -> Life:
-        """The life that the probe would begin now. PermanentError where its trainer was lost too often."""
-        lives = [life for life in self.lives if life.probe.name == probe.name]
-        if sum(life.lost and not life.stopped for life in lives) >= _LIVES:
-            raise PermanentError(f"the trainer of probe {probe.name} was lost {_LIVES} times; see its job.log")
-        return Life(probe=probe, number=1 + len(lives), began_unix_s=0.0)
-
-    def begin(self, probe: Probe, *, now: float) -> Life:
-        """Notes that a life begins; returns when that is on the disk. PermanentError as of `next`."""
-        number = self.next(probe).number
-        self._write({"event": "began", "life": number, "probe": document(probe), "time_unix_s": now})
-        return self.lives[-1]
-
-    def end(self, life: Life, result: ProbeResult | None, *, now: float, stopped: bool = False) -> None:
-        """Notes how it has ended; None where its trainer was lost, or `stopped` by sentinel."""
-        told = None if result is None else document(result)
-        which = {"event": "ended", "life": life.number, "name": life.probe.name}
-        self._write({**which, "result": told, "stopped": stopped, "time_unix_s": now})
-
-    @property
-    def running(self) -> list[Life]:
-        """Those that have begun and not ended."""
-        return [life for life in self.lives if life.result is None and not life.lost]
-
-    def results(self, asked: Callable[[Probe], bool]) -> dict[str, ProbeResult]:
-        """Of the probes that are asked for, by name, in the order in which they have begun."""
-        return {life.probe.name: life.result for life in self.lives if life.result is not None and asked(life.probe)}
-
-    @property
-    def spent(self) -> tuple[ProbeResult, ...]:
-        """Of all probes that have ended, also those that are not asked for any more."""
-        return tuple(life.result for life in self.lives if life.result is not None)
-
-    def _write(self, event: dict[str, Any]) -> None:
-        self._log.append(event)
-        self._take(event)
-
-    def _take(self, event: Mapping[str, Any]) -> None:
-        if event["event"] == "began":
-            probe = read(Probe, event["probe"], "probe", JSON)
-            self.lives.append(Life(probe=probe, number=event["life"], began_unix_s=event["time_unix_s"]))
-            return
-        for life in self.lives:
-            if (life.probe.name, life.number) == (event["name"], event["life"]):
-                told = event["result"]
-                life.result = None if told is None else read(ProbeResult, told, "result", JSON)
-                life.lost, life.stopped = told is None, bool(event.get("stopped"))
-
-
 @dataclass
 class Probes:
     """The probes of one question, from where their record stands. `over` says why a probe has shown enough, as a
     sentence; `result` what it has shown, with how it ended and after how many seconds; `asked` whether a probe on
-    record is still one of the question's: from another checkpoint, or to another step, it tells nothing."""
+    record is still one of the question's: from another checkpoint, or to another step, it tells nothing. `again`:
+    whether one that is not needed any more may be asked for once more, and a trainer that fails gets a second try."""
 
     folder: Path
     run_checkpoints: Path
@@ -189,12 +103,10 @@ class Probes:
     asked: Callable[[Probe], bool] = lambda _: True
     say: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.time
-    record: ProbeRecord = field(init=False)
+    again: bool = False
+    record: ProbeRecord
     jobs: dict[str, ProbeJob] = field(default_factory=dict, init=False)
     refusal: str | None = field(default=None, init=False)  # Why no further probe may begin
-
-    def __post_init__(self) -> None:
-        self.record = ProbeRecord(self.folder)
 
     @property
     def results(self) -> dict[str, ProbeResult]:
@@ -220,6 +132,7 @@ class Probes:
         """Goes on until `next_probes` of the results so far asks for nothing that has not ended, or no more may begin.
         What may pass leaves the probes running, as sudden death does; what else ends it early stops them."""
         try:
+            self._take_up()
             while self.turn(next_probes(self.results)) or self._any_left(next_probes(self.results)):
                 sleep(poll_interval_s)
         except TemporaryError:
@@ -233,8 +146,7 @@ class Probes:
         """Stops every probe; those that were running begin anew when the question is taken up."""
         for life in self.record.running:
             self.say(f"  {life.name}: is being stopped (until it is, a second Ctrl-C lets it run on)")
-            self._job(life).stop()
-            self.record.end(life, None, now=self.clock(), stopped=True)
+            self._end(life, None, stopped=True)
 
     def _any_left(self, wanted: Sequence[Probe]) -> bool:
         return self.refusal is None and any(probe.name not in self.results for probe in wanted)
@@ -255,22 +167,30 @@ class Probes:
         job.look()
         seconds, why = self.clock() - life.began_unix_s, self.over(probe, job.shown)
         ended: Ended | None = None
-        if why is None and job.is_gone:
-            if not job.begun_here and (job.shown is None or job.shown.finished is None):
-                self.say(f"  {life.name}: its trainer is gone; it begins anew")
-                self.record.end(life, None, now=self.clock())
-                return
-            ended, why = "failed", f"its trainer has ended; see {job.log}"
-        elif why is None and (seconds > self.limits.probe_s or not needed):
-            ended, why = "stopped", "its time is over" if needed else "it is not needed any more"
+        lost = stopped = False
+        if why is None and job.is_gone and not job.begun_here and (job.shown is None or job.shown.finished is None):
+            ended, lost, why = "stopped", True, "its trainer is gone; it begins anew"
+        elif why is None and job.is_gone:
+            ended, lost = "failed", self.again and not self.record.failures(probe)
+            why = f"its trainer has ended; see {job.log}"
+        elif why is None and not needed:
+            ended, stopped, why = "stopped", self.again, "it is not needed any more"
+        elif why is None and seconds > self.limits.probe_s:
+            ended, why = "stopped", "its time is over"
         if why is None:
             self._tell_quarter(life, job)
             return
+        result = self._end(life, ended, lost=lost, stopped=stopped)
+        self.say(f"  {life.name}: {result.sentence}" + (f" ({why})" if ended else ""))
+
+    def _end(self, life: Life, ended: Ended | None, *, lost: bool = False, stopped: bool = False) -> ProbeResult:
+        """Stops its trainer, and notes what it has shown to the last."""
+        job, seconds = self._job(life), self.clock() - life.began_unix_s
         job.stop()
         job.read()
-        result = self.result(probe, job.shown, ended, seconds)
-        self.record.end(life, result, now=self.clock())
-        self.say(f"  {life.name}: {result.outcome}: {result.why}" + (f" ({why})" if ended else ""))
+        result = self.result(life.probe, job.shown, ended, seconds)
+        self.record.end(life, result, now=self.clock(), lost=lost, stopped=stopped)
+        return result
 
     def _tell_quarter(self, life: Life, job: ProbeJob) -> None:
         """Says how far a probe has come, three times on its way."""

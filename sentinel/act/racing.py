@@ -18,7 +18,7 @@ from sentinel.act.observe import Observer
 from sentinel.act.past import evidence
 from sentinel.act.probes import ProbeJob
 from sentinel.adapters.checkpoints import Adoptions, Checkpoints, event_files, journals_of, probe_folder
-from sentinel.adapters.checkpoints.copies import place_checkpoint
+from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.bounded import read_text
@@ -31,10 +31,9 @@ from sentinel.plan.actions import AdoptProbe
 from sentinel.plan.evidence import FIRST_STEPS
 from sentinel.plan.incident import Adoption, Incident, Proof, Race, Rollback
 from sentinel.plan.look import Look
-from sentinel.plan.observation import Checkpoint, Life
+from sentinel.plan.observation import Checkpoint, Life, Standing
 from sentinel.plan.probe import Probe
 from sentinel.plan.proof import outcome, prove
-from sentinel.plan.race import Standing
 from sentinel.vocabulary.errors import CheckpointError, ConfigError, ScriptRefused, SentinelError, SlurmRefused
 
 _REFUSED = "refused.txt"  # in a probe's folder: why it could not be started

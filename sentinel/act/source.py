@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -53,18 +52,15 @@ class _Block(NamedTuple):
 
     attempt: int
     kind: type[Sample]
-    newest_unix_s: float  # of its last sample; nan where the source has no clock
     data: bytes | list[Sample]  # packed; as they are where a number of them is beyond 64 bits, which no real one is
 
 
 class SampleCache:
     """A trainer's log is rotated and cut, a Prometheus forgets: neither can be relied on to tell the same again. So
-    their samples are kept: compressed, 25 to 100 bytes each where the object takes some 900. Of a source that is itself
-    only asked for its last `lookback_s`, no more than that is kept."""
+    their samples are kept: compressed, 25 to 100 bytes each where the object takes some 900."""
 
-    def __init__(self, source: Source, *, lookback_s: float = math.inf) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._lookback_s = lookback_s
         self._blocks: list[_Block] = []
         self._open: list[Sample] = []
 
@@ -96,11 +92,8 @@ class SampleCache:
         first = self._open[0] if self._open else sample
         same = (first.attempt, type(first)) == (sample.attempt, type(sample))
         if not same or len(self._open) == _BLOCK_SAMPLES:
-            newest_unix_s = self._open[-1].time_unix_s
-            self._blocks.append(_Block(first.attempt, type(first), newest_unix_s, _packed(self._open)))
+            self._blocks.append(_Block(first.attempt, type(first), _packed(self._open)))
             self._open = []
-            while self._blocks[0].newest_unix_s < newest_unix_s - self._lookback_s:
-                del self._blocks[0]
         self._open.append(sample)
 
 

@@ -11,8 +11,8 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident import Rollback
 from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, RunState
-from sentinel.plan.start import FIRST, RECENT, Ancestor, Start, Trail
-from sentinel.plan.start_audit import StartAudit, audit, audits_of
+from sentinel.plan.start_audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
+from sentinel.plan.start_checks import audit
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 

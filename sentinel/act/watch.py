@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from sentinel.act.last_lines import LastLines
+from sentinel.act.last_lines import with_last_lines
+from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.past import Past
 from sentinel.act.perform import Ledger, Perform, Pinning, execute
+from sentinel.act.undo import settle
+from sentinel.adapters.state_files import OwnPins
 from sentinel.plan.alerts import failed_look
-from sentinel.plan.incident import Incident
+from sentinel.plan.incident import Event
 from sentinel.plan.policy import Policy
 from sentinel.plan.turn import Failure, Look, Memory, Outcome, Turn, next_turn
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
@@ -21,23 +24,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Watch:
-    """Follows one run. `tick` makes one turn; it returns why the watch has ended, or None while it goes on. `settle`
-    completes interrupted undos. `own` is called after each look, which may take an hour and more: it raises LockHeld
-    where another sentinel has taken the run's lock meanwhile."""
+    """Follows one run. `tick` makes one turn; it returns why the watch has ended, or None while it goes on. `own` is
+    called after each look, which may take an hour and more: it raises LockHeld where another sentinel has taken the
+    run's lock meanwhile."""
 
+    near: Neighbours
     observer: Observer
     perform: Perform
-    pinning: Pinning
     policy: Policy
     ledger: Ledger
-    settle: Callable[[Sequence[Incident]], None]
     own: Callable[[], None] = lambda: None
     paging_problem: Callable[[], str | None] = lambda: None
-    last_lines: LastLines = field(default_factory=lambda: LastLines(None))
     last: Look | None = field(default=None, init=False)  # what the last turn saw
     failed_turns: int = field(default=0, init=False)  # turns so far that had an error
     _past: Past = field(default_factory=Past, init=False)
     _memory: Memory = field(default_factory=Memory, init=False)
+
+    def __post_init__(self) -> None:
+        self._pinning = Pinning(self.near.checkpoints, OwnPins(self.near.state_dir))
 
     def tick(self, now_unix_s: float) -> Outcome | None:
         """One turn. A TemporaryError is tried again, and alerted to when it lasts; a PermanentError needs a person."""
@@ -63,8 +67,8 @@ class Watch:
             turn = next_turn(replace(look, failure=Failure(reason=str(error), permanent=True)), self.policy)
             if turn.outcome is None:
                 raise
-            self.ledger.record_all(self.last_lines.added(turn.records, look))
-        self.ledger.record_all(self.last_lines.added(turn.alert_records, look))
+            self._record(turn.records, look)
+        self._record(turn.alert_records, look)
         self._memory, self.failed_turns = turn.memory, self.failed_turns + turn.failing
         return turn.outcome
 
@@ -75,6 +79,9 @@ class Watch:
         except (OSError, SentinelError) as failure:
             log.error("the failure can't be recorded in the incident log: %s", failure)
 
+    def _record(self, events: Iterable[Event], look: Look) -> None:
+        self.ledger.record_all(with_last_lines(events, look, self.near.job_log))
+
     def _record_failure(self, reason: str, now_unix_s: float) -> None:
         self.failed_turns += 1
         records, self._memory = failed_look(reason, self._memory, self.policy, now_unix_s, last=self.last)
@@ -83,9 +90,9 @@ class Watch:
     def _do(self, turn: Turn, look: Look) -> None:
         for note in turn.notes:
             log.info("%s", note)
-        self.settle(turn.undo)
-        self.pinning.keep(turn.pins)
+        settle(turn.undo, self.near, self.observer, self.ledger)
+        self._pinning.keep(turn.pins)
         if turn.message is not None:
             self.ledger.say(turn.message)
-        self.ledger.record_all(self.last_lines.added(turn.records, look))
+        self._record(turn.records, look)
         execute(turn, look.newest_attempt, self.perform, self.ledger)

@@ -7,12 +7,16 @@ import http.client
 import socket
 import ssl
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+_TRUSTED_FOR_S = 3600.0  # reading the system's certificates takes 20 ms: again each hour, and once our file changes
 
 
 class Unreachable(Exception):  # noqa: N818 - reads as what it says
@@ -21,14 +25,14 @@ class Unreachable(Exception):  # noqa: N818 - reads as what it says
 
 @contextmanager
 def answer(
-    request: urllib.request.Request, context: ssl.SSLContext | None, timeout_s: float
+    request: urllib.request.Request, context: ssl.SSLContext | None, timeout_s: float, *, direct: bool = False
 ) -> Iterator[http.client.HTTPResponse]:
     """The server's answer of 2xx, to be read within the block; connecting and reading take at most `timeout_s`
-    together. `context`: what is trusted; None for http only. urllib's HTTPError for another status, a redirect's
-    included; Unreachable."""
+    together. `context`: what is trusted; None for http only. `direct`: past the environment's proxy. urllib's HTTPError
+    for another status, a redirect's included; Unreachable."""
     with cut_after(timeout_s) as cut:
         try:
-            with _opener(cut, context).open(request, timeout=timeout_s) as response:
+            with _opener(cut, context, direct=direct).open(request, timeout=timeout_s) as response:
                 yield response
                 if cut.why is not None:  # an answer that is cut off reads like one that has ended
                     raise Unreachable(cut.why)
@@ -39,7 +43,15 @@ def answer(
 
 
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
-    """The system's certificates, and those of the file; it takes 20 ms. Unreachable names a file that can't be read."""
+    """The system's certificates, and those of the file as it is now. Unreachable names a file that can't be read."""
+    written_ns = 0
+    with suppress(OSError):
+        written_ns = 0 if ca_file is None else ca_file.stat().st_mtime_ns
+    return _trusting(ca_file, written_ns, time.monotonic() // _TRUSTED_FOR_S)
+
+
+@lru_cache(maxsize=16)
+def _trusting(ca_file: Path | None, written_ns: int, hour: float) -> ssl.SSLContext:  # noqa: ARG001 - read anew by these
     context = ssl.create_default_context()
     try:
         if ca_file is not None:
@@ -49,7 +61,7 @@ def trusting(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _opener(cut: Cut, context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+def _opener(cut: Cut, context: ssl.SSLContext | None, *, direct: bool) -> urllib.request.OpenerDirector:
     """No redirects: a POST that follows one arrives without its body, and a token is for the address that is
     configured."""
 
@@ -72,7 +84,7 @@ def _opener(cut: Cut, context: ssl.SSLContext | None) -> urllib.request.OpenerDi
     opener = urllib.request.OpenerDirector()
     errors = (urllib.request.HTTPDefaultErrorHandler(), urllib.request.HTTPErrorProcessor())
     secured = () if context is None else (Https(context=context),)
-    for handler in (urllib.request.ProxyHandler(), Http(), *secured, *errors):
+    for handler in (urllib.request.ProxyHandler({} if direct else None), Http(), *secured, *errors):
         opener.add_handler(handler)
     return opener
 

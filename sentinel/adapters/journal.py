@@ -62,9 +62,8 @@ def journals_in(folder: Path) -> list[Path]:
 
 def _records(data: bytes) -> Iterator[Record]:
     for line in data.splitlines():
-        with contextlib.suppress(LineError, UnicodeDecodeError):
-            record = decode(line.decode("utf-8"))
-            if record is not None:
+        with contextlib.suppress(LineError):
+            if (record := decode_line(line)) is not None:
                 yield record
 
 

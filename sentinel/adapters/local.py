@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from sentinel.vocabulary.sample import RunStarted
 
 _DIES_AT_ONCE_S = 1.0  # a job that has ended by then has not begun: the next look finds it gone
 
-_Named = tuple[str, int, float]  # host, pid and start time, Unix seconds, of a trainer, as its journal names it
+_Named = tuple[int, float]  # pid and start time, Unix seconds, of a trainer on this host, as its journal names it
 
 
 class Writer(NamedTuple):
@@ -149,7 +148,7 @@ class LocalJobs:
         self._bury()
         found = {}
         for pid in psutil.pids():
-            if pid == os.getpid() or not (_may_be_ours(pid) or (also is not None and pid == also[1])):
+            if pid == os.getpid() or not (_may_be_ours(pid) or (also is not None and pid == also[0])):
                 continue
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
@@ -197,7 +196,7 @@ def _by_hand(started: Sequence[RunStarted]) -> _Named | None:
     if last is None or last.host is None or last.pid is None or elsewhere(last) is not None:
         return None
     began_unix_s = start_unix_s(last)
-    return None if began_unix_s is None else (socket.gethostname(), last.pid, began_unix_s)
+    return None if began_unix_s is None else (last.pid, began_unix_s)
 
 
 def _but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
@@ -236,9 +235,7 @@ def _environment(process: psutil.Process, *, named: bool) -> Mapping[str, str] |
 
 
 def _is(process: psutil.Process, also: _Named | None) -> bool:
-    if also is None or also[0] != socket.gethostname() or also[1] != process.pid:
-        return False
-    return abs(process.create_time() - also[2]) < SAME_START_S
+    return also is not None and also[0] == process.pid and abs(process.create_time() - also[1]) < SAME_START_S
 
 
 def _is_there(pid: int) -> bool:

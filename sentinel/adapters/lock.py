@@ -29,10 +29,11 @@ class RunLock:
     `renew` before it acts. (The lock's own age tells a probe since when no turn was made.)
     """
 
-    def __init__(self, state_dir: Path, *, lease_s: float = 120.0) -> None:
+    def __init__(self, state_dir: Path, *, lease_s: float = 120.0, does: str = "watches this run") -> None:
         self._path = state_dir / "lock"
         self._lives_path = state_dir / "lock.lives"
         self._lease_s = lease_s
+        self._does = does  # in the sentence that tells others who holds it
         self._token = uuid.uuid4().hex
 
     def __enter__(self) -> Self:
@@ -56,7 +57,7 @@ class RunLock:
                     self._take_away_stale(mine.stat().st_mtime)
                 else:
                     return
-            raise LockHeld("it changes hands faster than it can be taken")
+            raise LockHeld("it changes hands faster than it can be taken", self._does)
         finally:
             with contextlib.suppress(OSError):
                 mine.unlink()
@@ -85,9 +86,9 @@ class RunLock:
     def _ask(self) -> None:
         holder = self._holder()
         if not holder:
-            raise LockHeld("unknown: the lock file was removed")
+            raise LockHeld("unknown: the lock file was removed", self._does)
         if holder.get("token") != self._token:
-            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}, which took the lock over")
+            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}, which took the lock over", self._does)
 
     def held_by(self) -> str | None:
         """Who holds the lock, and lives; None for nobody. Looks only."""
@@ -109,7 +110,7 @@ class RunLock:
             return
         holder = _facts(holder_text)
         if self._lives(holder, self._path, now_unix_s) and holder.get("token") != self._token:
-            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}")
+            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}", self._does)
         stale = self._path.with_name(f".lock.stale.{self._token}")
         try:
             self._path.rename(stale)

@@ -7,7 +7,6 @@ the quarantine, under a name that TensorBoard does not load. A file that is dama
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.event_files import Axis, Index, Side, Spans, part
-from sentinel.durable import make_folders, sync_folder, write_atomically
+from sentinel.durable import free_name, make_folders, move, sync_folder, write_atomically
 from sentinel.vocabulary.errors import LineError, QuarantineError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
@@ -102,15 +101,16 @@ class TensorBoard:
             name = self._name(path)
             taken_out = (room / _aside_name(name)).exists() or (aside / name).exists()
             if name not in before or taken_out:  # written since, or the kept part
-                _park(path, room / "after" / _aside_name(name))
+                move(path, free_name(room / "after" / _aside_name(name)))
         for name in sorted(before):
             for source in (room / _aside_name(name), aside / name):
                 if source.exists():
-                    _move(source, self.folder / name)
+                    move(source, self.folder / name)
         _put_by(room, *self._matching(_PART), *aside.rglob(f"*{_PART}*"))  # of a cut that was killed
         if aside.is_dir():
             for cut_off in aside.rglob(f"*{_CUT}"):
-                _park(cut_off, room / "after" / _aside_name(str(cut_off.relative_to(aside))))
+                name = _aside_name(str(cut_off.relative_to(aside)))
+                move(cut_off, free_name(room / "after" / name))
         if (kept_whole := room / "kept-whole.json").exists():
             kept_whole.rename(room / "kept-whole.restored.json")
         listing.rename(room / "files.restored.json")
@@ -189,7 +189,7 @@ class _Cutting:
         elif side is Side.AFTER:
             if unreadable:
                 self.report.remarks.append(f"{name} was moved whole, with all that can be read of it: {unreadable}")
-            _move(path, self.aside / name)
+            move(path, self.aside / name)
             self.report.moved.append(name)
             self.set_aside[self.aside / name] = spans.size
         elif unreadable:
@@ -203,11 +203,11 @@ class _Cutting:
         name = str(live.relative_to(self.folder))
         original, size = self.room / _aside_name(name), self._size_read(name)
         if live.exists():
-            _move(live, original)
+            move(live, original)
         if not original.exists():
             return
         if size not in (None, original.stat().st_size):  # written to since it was read: the parts lack something
-            _move(original, live)
+            move(original, live)
             _put_by(self.room, self.aside / f"{name}{_CUT}", kept)
             self.report.kept_whole[name] = _GROWS
             return
@@ -269,22 +269,7 @@ def _put_by(room: Path, *parts: Path) -> None:
     """Moves away parts that are not to be used: sentinel's own copies, of which the last one is enough."""
     for written in parts:
         if written.exists():
-            _move(written, room / "unused" / _aside_name(written.name), overwrite=True)
-
-
-def _move(source: Path, destination: Path, *, overwrite: bool = False) -> None:
-    if destination.exists() and not overwrite:
-        raise QuarantineError(f"{destination} is there already: {source} would overwrite it")
-    make_folders(destination.parent)
-    source.rename(destination)
-    sync_folder(destination.parent)
-    sync_folder(source.parent)
-
-
-def _park(path: Path, place: Path) -> None:
-    """Moves it to the place, or beside what an earlier undo has put there."""
-    free = (place.with_name(f"{place.name}.{n}") if n else place for n in itertools.count())
-    _move(path, next(name for name in free if not name.exists()))
+            move(written, room / "unused" / _aside_name(written.name), overwrite=True)
 
 
 def _aside_name(name: str) -> str:

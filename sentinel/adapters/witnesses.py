@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import pwd
 import socket
 import ssl
 import time
-from contextlib import closing
-from functools import partial
+import urllib.error
+import urllib.request
 from pathlib import Path
 from threading import Thread
-from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from sentinel import bounded
+from sentinel.adapters.http_client import Unreachable, answer
 from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 
@@ -165,23 +163,22 @@ class Announced:
             labels, (where,) = group["labels"], group["targets"]
             if labels["attempt"] != str(attempt):
                 return None
-            return f"{labels.get('__scheme__', 'http')}://{where}/metrics", str(labels["run"])
+            scheme = "https" if labels.get("__scheme__") == "https" else "http"
+            return f"{scheme}://{where}/metrics", str(labels["run"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def _ask(self, url: str, run: str, attempt: int, found: list[float]) -> None:
         """Its certificate is not looked at: an answer can only keep sentinel from acting."""
+        request = urllib.request.Request(url, headers={"Accept": "text/plain"})  # noqa: S310 - http(s): `_target`
+        unverified = ssl._create_unverified_context()  # noqa: S323
         try:
-            parts = urlsplit(url)
-            kind: Any = http.client.HTTPConnection
-            if parts.scheme == "https":
-                kind = partial(http.client.HTTPSConnection, context=ssl._create_unverified_context())  # noqa: S323
-            with closing(kind(parts.hostname or "", parts.port, timeout=self._within_s)) as asked:
-                asked.request("GET", parts.path, headers={"Accept": "text/plain"})
-                answer = asked.getresponse()
-                text = answer.read(_LONGEST_ANSWER_BYTES).decode("utf-8") if answer.status == http.client.OK else ""
+            with answer(request, unverified, self._within_s, direct=True) as response:
+                text = response.read(_LONGEST_ANSWER_BYTES).decode("utf-8")
             for family in text_string_to_metric_families(text):
                 known = {"run": run, "attempt": str(attempt)}
                 found.extend(one.value for one in family.samples if one.name == _STEPS and one.labels == known)
-        except (OSError, ValueError, http.client.HTTPException):
+        except urllib.error.HTTPError as error:
+            error.close()
+        except (Unreachable, ValueError):
             return

@@ -27,8 +27,7 @@ def main() -> None:
     except SentinelError as error:  # one line on stderr, and what the caller should do as the exit code
         print(f"sentinel: {error}", file=sys.stderr)  # noqa: T201 - the outermost edge of a command line
         if isinstance(error, PermanentError):
-            from sentinel.reports.refusals import what_to_do
+            from sentinel.cli.shared import advise
 
-            if (advice := what_to_do(str(error))) is not None:
-                print(f"what to do: {advice}", file=sys.stderr)  # noqa: T201
+            advise(str(error))
         sys.exit(exit_code_of(error))

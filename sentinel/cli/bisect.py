@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sentinel.act.bisect import Bisect
-from sentinel.adapters.lock import RunLock
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, to_stderr
 from sentinel.config import Config
-from sentinel.daemon.bisects import bisect_about
+from sentinel.daemon.probes import bisect_about
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.durable import make_folders
 from sentinel.plan.bisect import CONTROL
 from sentinel.reports.bisect import lines_of
-from sentinel.vocabulary.errors import ConfigError, LockHeld
+from sentinel.vocabulary.errors import ConfigError
 
 Incident = Annotated[str | None, typer.Argument(help="The incident, e.g. incident-1; default: the last one.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the probes and what would be refused; start none.")]
@@ -39,24 +37,15 @@ def bisect(
     made = bisect_of(config, incident)
     if dry_run:
         return _planned(made, as_json=as_json)
-    report = _run(made, min(config.watch.poll_interval_s, 5.0))
+    make_folders(made.folder)
+    with made.lock:
+        report = made.run(poll_interval_s=min(config.watch.poll_interval_s, 5.0))
     if as_json:
         print_json(report)
     else:
         for line in lines_of(report):
             typer.echo(line)
     return 0 if report["ranked"] else 1
-
-
-def _run(made: Bisect, poll_interval_s: float) -> dict[str, Any]:
-    make_folders(made.folder)
-    does = f"bisects {made.question.incident}"
-    with ExitStack() as held:
-        try:
-            held.enter_context(RunLock(made.folder))
-        except LockHeld as error:
-            raise LockHeld(error.holder, does) from error
-        return made.run(poll_interval_s=poll_interval_s)
 
 
 def bisect_of(config: Config, name: str | None) -> Bisect:

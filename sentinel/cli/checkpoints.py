@@ -23,7 +23,7 @@ def checkpoints(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = F
     near = neighbours_of(config)
     look = observer_of(config, near).look(clock())
     manifests = {path.stem for path in (near.state_dir / MANIFESTS).glob("*.json")}
-    found = certificates(look, pinned=near.checkpoints.pins.tags(), manifests=manifests)
+    found = certificates(look, pinned=near.checkpoints.pins.usable(), manifests=manifests)
     if as_json:
         print_json([asdict(one) | {"certified": one.certified} for one in found])
         return 0
@@ -35,6 +35,8 @@ def checkpoints(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = F
         typer.echo(_row(_cells(one)))
         if one.why_not is not None:
             typer.echo(f"    {one.why_not}")
+    for note in near.checkpoints.pins.notes():
+        typer.echo(note)
     return 0
 
 

@@ -9,9 +9,10 @@ import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Run
 from sentinel.daemon.run_files import bisect_folder, find_config, incident_log_of
-from sentinel.daemon.sources import history_of
+from sentinel.daemon.sources import source_of_run
 from sentinel.reports.bisect import reports_in
 from sentinel.reports.chronicle import write_chronicle
+from sentinel.reports.past import read_past
 
 _FOLDER = Path("chronicle")
 
@@ -24,6 +25,7 @@ def chronicle(
     """The page says what diverged, what was tried, what it cost, and what helped."""
     config = find_config(run, config_dir)
     bisects = reports_in(bisect_folder(config))
-    page = write_chronicle(config.run.name, history_of(config), incident_log_of(config).read(), output, bisects)
+    past = read_past(source_of_run(config), incident_log_of(config).read())
+    page = write_chronicle(config.run.name, past, output, bisects)
     typer.echo(f"wrote {page}")
     return 0

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -62,39 +61,23 @@ COMMANDS = (  # in the order of `sentinel --help`
 )
 
 
-class _Loaded(Mapping[str, Any]):
-    """The commands by name, each imported when it is looked up."""
-
-    def __init__(self, markup_mode: Any) -> None:
-        self._commands = {command.name: command for command in COMMANDS}
-        self._markup_mode = markup_mode
-
-    def __getitem__(self, name: str) -> Any:
-        command = self._commands[name]
-        function = getattr(import_module(f"sentinel.cli.{command.module}"), name.replace("-", "_"))
-        text = "\n\n".join((command.summary, *filter(None, [inspect.getdoc(function)])))
-        info = CommandInfo(name, callback=function, help=text, rich_help_panel=command.group)
-        return get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=self._markup_mode)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._commands)
-
-    def __len__(self) -> int:
-        return len(self._commands)
+def loaded(name: str, markup_mode: Any = "rich") -> Any:
+    """The command itself, of its module."""
+    command = next(one for one in COMMANDS if one.name == name)
+    function = getattr(import_module(f"sentinel.cli.{command.module}"), name.replace("-", "_"))
+    text = "\n\n".join((command.summary, *filter(None, [inspect.getdoc(function)])))
+    info = CommandInfo(name, callback=function, help=text, rich_help_panel=command.group)
+    return get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=markup_mode)
 
 
 class _Commands(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Loaded(self.rich_markup_mode)  # type: ignore[assignment]  # a mapping that is only read
+        self.commands = {c.name: TyperCommand(c.name, help=c.summary, rich_help_panel=c.group) for c in COMMANDS}
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        mode = self.rich_markup_mode
-        listed: dict[str, Any] = {
-            c.name: TyperCommand(c.name, help=c.summary, rich_help_panel=c.group) for c in COMMANDS
-        }
-        table = TyperGroup(name=self.name, help=self.help, params=self.params, commands=listed, rich_markup_mode=mode)
-        table.format_help(ctx, formatter)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed if name is None else loaded(name, self.rich_markup_mode), rest
 
 
 def _exit_with(code: int) -> None:

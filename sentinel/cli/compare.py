@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, check_picture, parsed_columns, print_json
+from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, check_picture, parsed_columns, print_json, table
 from sentinel.daemon.sources import source_named
 from sentinel.judge import reference
 from sentinel.judge.readings import COLUMNS
@@ -49,7 +49,6 @@ def compare(
     if plot is not None:
         from sentinel.reports.pictures import draw_comparison
 
-        plot.parent.mkdir(parents=True, exist_ok=True)
         draw_comparison(curves, by=_AXES[by], path=plot)
         typer.echo(f"wrote {plot}", err=as_json)
     if as_json:
@@ -80,18 +79,17 @@ def _table(found: Comparison, axis: str) -> Table:
         caption = f"no run leads by half a percent at the last {axis} that all have"
     else:
         caption = f"{found.leader} leads since {axis} {found.leads_since:,}, by half a percent or more in each row"
-    table = Table(title="Loss at the same " + axis, caption=caption)
-    table.add_column(axis, justify="right")
     heads = _heads(found.runs)
-    for head in heads:
-        table.add_column(head, justify="right", overflow="fold")
-    for head in heads[1:]:
-        table.add_column(f"{head} / {heads[0]}", justify="right", overflow="fold")
-    for row in found.rows:
-        losses = ["" if loss is None else f"{loss:.4f}" for loss in row.losses]
-        ratios = ["" if ratio is None else f"{ratio:.3f}" for ratio in row.ratios[1:]]
-        table.add_row(f"{row.at:,}", *losses, *ratios)
-    return table
+    rows = [
+        (
+            f"{row.at:,}",
+            *("" if loss is None else f"{loss:.4f}" for loss in row.losses),
+            *("" if ratio is None else f"{ratio:.3f}" for ratio in row.ratios[1:]),
+        )
+        for row in found.rows
+    ]
+    columns = (axis, *heads, *(f"{head} / {heads[0]}" for head in heads[1:]))
+    return table(f"Loss at the same {axis}", columns, rows, caption=caption)
 
 
 def _heads(names: Sequence[str]) -> list[str]:

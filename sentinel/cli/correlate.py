@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from sentinel.cli.incident import incident_named
-from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Run, check_picture, parsed_columns, print_json
+from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Run, check_picture, parsed_columns, print_json, table
 from sentinel.config import Config
 from sentinel.daemon.run_files import find_config, incident_log_of
-from sentinel.daemon.sources import history_of
-from sentinel.judge.analysis.correlation.columns import columns_of, columns_of_readings, layer_columns
+from sentinel.daemon.sources import source_of_run
+from sentinel.judge.analysis.correlation.columns import columns_of, layer_columns
 from sentinel.judge.analysis.correlation.table import Correlation, Correlations, correlations
-from sentinel.judge.analysis.first_mover import FirstMoved, first_moved_of_readings, first_moved_of_samples
-from sentinel.judge.history import History
-from sentinel.judge.readings import COLUMNS, Readings, descent
-from sentinel.sources.column_source import ColumnSource
+from sentinel.judge.analysis.first_mover import FirstMoved, first_moved_of_readings
+from sentinel.judge.readings import Readings
+from sentinel.reports.past import Past, read_past
 from sentinel.sources.opening import open_sources
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.sample import Sample
 
 
 def correlate(
@@ -70,11 +66,21 @@ def correlate(
     check_picture(plot)
     options = _Options(attempt=attempt, every_lag=lags, layers=layers, window_steps=window, plot=plot, as_json=as_json)
     if paths:
-        rows = _rows_of_paths(_sources(paths, parsed_columns(column)), around, options)
-    elif incident is None and around is None:
-        rows = _rows_of_run(find_config(run, config_dir), options)
+        columns = parsed_columns(column)
+        series = [(str(source.path), source) for path in paths for source in open_sources(path, columns)]
     else:
-        rows = _moved_first(find_config(run, config_dir), incident, around, options)
+        config = find_config(run, config_dir)
+        series = [(config.run.name, source_of_run(config))]
+        if incident is not None:
+            around, attempt = _onset_of(config, incident)
+            options = replace(options, attempt=attempt)
+    if len(series) > 1 and around is None and plot is not None:
+        raise ConfigError(f"one picture shows one series, and there are {len(series)}")
+    rows: list[dict[str, Any]] = []
+    for name, source in series:
+        past, of = read_past(source, ()), name if len(series) > 1 else None
+        found = _correlated(name, past, options) if around is None else _moved_first(of, past, around, options)
+        rows += [{"path": name} | row for row in found] if of else found
     if as_json:
         print_json(rows)
     return 0
@@ -90,99 +96,47 @@ class _Options:
     as_json: bool
 
 
-def _rows_of_paths(sources: Sequence[ColumnSource], around: int | None, options: _Options) -> list[dict[str, Any]]:
-    """The rows of each series; with the path where there are several."""
-    several = len(sources) > 1
-    if several and around is None and options.plot is not None:
-        raise ConfigError(f"one picture shows one series, and there are {len(sources)}")
-    rows: list[dict[str, Any]] = []
-    for source in sources:
-        stretches = _stretches(source, options.attempt)
-        if around is None:
-            found = _correlated(str(source.path), *columns_of_readings(stretches), options)
-        else:
-            line = descent(stretches)
-            if not any((stretch.steps == around).any() for stretch in line):
-                raise ConfigError(f"{source.path} has no step {around} on its line of descent")
-            moved = first_moved_of_readings(line, onset_step=around, window_steps=options.window_steps)
-            found = _departures(f"step {around}" + f" of {source.path}" * several, moved, as_json=options.as_json)
-        rows += [{"path": str(source.path)} | row for row in found] if several else found
-    return rows
+def _onset_of(config: Config, name: str) -> tuple[int, int]:
+    """The early end of the incident's onset, and its attempt."""
+    found = incident_named(incident_log_of(config).read(), name)
+    if found.onset_range is None:
+        raise ConfigError(f"{found.id} was opened by hand and has no onset; name a step with --around")
+    return found.onset_range[0], found.attempt
 
 
-def _sources(paths: Sequence[Path], columns: Mapping[str, str]) -> list[ColumnSource]:
-    sources = [source for path in paths for source in open_sources(path, columns)]
-    for source in sources:
-        source.fields = (*COLUMNS, "loss_ratio")
-    return sources
+def _line_of(past: Past, attempt: int) -> list[Readings]:
+    if not past.of_attempt(attempt):
+        attempts = ", ".join(map(str, sorted({readings.attempt for readings in past.stretches}))) or "none"
+        raise ConfigError(f"no attempt {attempt}; the attempts are {attempts}")
+    return past.descent_of(attempt)
 
 
-def _stretches(source: ColumnSource, attempt: int | None) -> list[Readings]:
-    """All readings as they were made; or an attempt's and those it descends from."""
-    stretches = [readings for readings in source if len(readings)]
-    if attempt is None:
-        return stretches
-    there = sorted({readings.attempt for readings in stretches})
-    if attempt not in there:
-        raise ConfigError(f"{source.path}: {_no_attempt(attempt, there)}")
-    return descent([readings for readings in stretches if readings.attempt <= attempt])
-
-
-def _rows_of_run(config: Config, options: _Options) -> list[dict[str, Any]]:
-    history = history_of(config)
-    samples = _samples(history, options.attempt)
-    columns, steps = columns_of(samples)
-    if options.layers:
-        measured = [one for a in history.attempts.values() for one in a.layers]
-        if not measured:
-            raise ConfigError(f"{config.run.name}: no layer was measured; the hook does it every interval_steps")
-        columns = {**columns, **layer_columns(samples, measured)}
-    return _correlated(config.run.name, columns, steps, options)
-
-
-def _moved_first(config: Config, incident: str | None, around: int | None, options: _Options) -> list[dict[str, Any]]:
-    onset, attempt = around, options.attempt
-    if incident is not None:
-        found = incident_named(incident_log_of(config).read(), incident)
-        if found.onset_range is None:
-            raise ConfigError(f"{found.id} was opened by hand and has no onset; name a step with --around")
-        onset, attempt = found.onset_range[0], found.attempt
-    history = history_of(config)
-    if attempt is None:
-        if history.latest is None:
-            raise ConfigError(f"{config.run.name} has no attempt yet, so no step {onset}")
-        attempt = history.latest.number
-    samples = _samples(history, attempt)
-    if onset is None or not any(s.global_step == onset for s in samples):
+def _moved_first(name: str | None, past: Past, onset: int, options: _Options) -> list[dict[str, Any]]:
+    """Which signals moved before the onset, on the line of descent of the attempt, or of the newest."""
+    newest = max((readings.attempt for readings in past.stretches), default=0)
+    attempt = newest if options.attempt is None else options.attempt
+    line = _line_of(past, attempt)
+    if not any((readings.steps == onset).any() for readings in line):
         raise ConfigError(f"attempt {attempt} and those it descends from have no step {onset}")
-    moved = first_moved_of_samples(samples, onset_step=onset, window_steps=options.window_steps)
-    return _departures(f"step {onset}", moved, as_json=options.as_json)
+    moved = first_moved_of_readings(line, onset_step=onset, window_steps=options.window_steps)
+    return _departures(f"step {onset} of {name}" if name else f"step {onset}", moved, as_json=options.as_json)
 
 
-def _samples(history: History, attempt: int | None) -> list[Sample]:
-    """Samples of all attempts as they were made, or of one and those its weights descend from."""
-    if attempt is None:
-        return [s for a in history.attempts.values() for s in a.samples]
-    if attempt not in history.attempts:
-        raise ConfigError(_no_attempt(attempt, history.attempts))
-    return list(history.lineage(history.attempts[attempt]))
-
-
-def _no_attempt(attempt: int, there: Iterable[int]) -> str:
-    return f"no attempt {attempt}; the attempts are {', '.join(map(str, there)) or 'none'}"
-
-
-def _correlated(
-    name: str, columns: Mapping[str, NDArray[np.float64]], steps: NDArray[np.int64], options: _Options
-) -> list[dict[str, Any]]:
+def _correlated(name: str, past: Past, options: _Options) -> list[dict[str, Any]]:
     """The rows of one series; drawn and printed as well, unless JSON is wanted."""
+    stretches = past.stretches if options.attempt is None else _line_of(past, options.attempt)
+    columns, steps = columns_of(stretches)
+    if options.layers:
+        measured = [one for attempt in past.history.attempts.values() for one in attempt.layers]
+        if not measured:
+            raise ConfigError(f"{name}: no layer was measured; the hook does it every interval_steps")
+        columns = {**columns, **layer_columns(stretches, measured)}
     found = correlations(columns, steps)
     if options.plot is not None:
         from sentinel.reports.pictures import draw_correlation
 
         attempt = options.attempt
         which = "all attempts" if attempt is None else f"attempt {attempt} and those it descends from"
-        options.plot.parent.mkdir(parents=True, exist_ok=True)
         title = f"{name}: correlation with the loss ratio  ·  {which}"
         draw_correlation(found, columns, steps, title=title, path=options.plot)
         typer.echo(f"wrote {options.plot}", err=options.as_json)
@@ -208,27 +162,26 @@ def correlation_table(found: Correlations, rows: Sequence[Correlation], name: st
         + " nan: one of the two does not vary, or they are too few."
         * undefined
     )
-    table = Table(title=f"{name}: loss ratio against what else was measured", caption=caption)
-    table.add_column("signal", overflow="fold")  # layers' names differ at their end
-    table.add_column("method")
-    for heading in ("lag", "Pearson r", "p", "n", "n effective", "p adjusted"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        lag = f"{row.lag:+d}" if row.lag else "0"
-        p, adjusted = ("nan" if math.isnan(p) else f"{p:.2g}" for p in (row.p_value, row.p_value_adjusted))
-        n_effective = f"{row.n_effective:.0f}"
-        table.add_row(row.signal, row.method, lag, f"{row.pearson_r:+.3f}", p, str(row.n), n_effective, adjusted)
-    return table
+    heads = ("signal", "method", "lag", "Pearson r", "p", "n", "n effective", "p adjusted")
+    title = f"{name}: loss ratio against what else was measured"
+    return table(title, heads, map(_cells, rows), left=("signal", "method"), caption=caption)
+
+
+def _cells(row: Correlation) -> tuple[str, ...]:
+    lag, r = f"{row.lag:+d}" if row.lag else "0", f"{row.pearson_r:+.3f}"
+    p, adjusted = ("nan" if math.isnan(p) else f"{p:.2g}" for p in (row.p_value, row.p_value_adjusted))
+    return row.signal, row.method, lag, r, p, str(row.n), f"{row.n_effective:.0f}", adjusted
 
 
 def _departures(where: str, found: FirstMoved, *, as_json: bool) -> list[dict[str, Any]]:
     if not as_json:
         caption = f"inside their noise band: {', '.join(found.stayed) or 'none'}"
         caption += f"; too few readings: {', '.join(found.unjudged)}" if found.unjudged else ""
-        table = Table(title=f"What moved first before {where}", caption=caption)
-        for heading in ("", "signal", "first step", "steps before", "deviations"):
-            table.add_column(heading, justify="left" if heading == "signal" else "right")
-        for rank, d in enumerate(found.departures, 1):
-            table.add_row(str(rank), d.signal, str(d.first_step), str(d.steps_before_onset), f"{d.deviations:+.1f}")
-        Console().print(table)
+        heads = ("", "signal", "first step", "steps before", "deviations")
+        rows = [
+            (str(rank), d.signal, str(d.first_step), str(d.steps_before_onset), f"{d.deviations:+.1f}")
+            for rank, d in enumerate(found.departures, 1)
+        ]
+        title = f"What moved first before {where}"
+        Console().print(table(title, heads, rows, left=("signal",), caption=caption))
     return [asdict(departure) for departure in found.departures]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.cli.correlate import correlation_table
-from sentinel.cli.shared import Json, print_json
+from sentinel.cli.shared import Json, print_json, table
 from sentinel.demo.configuration import WITH_LAYERNORMS, WITHOUT_LAYERNORMS
 from sentinel.demo.story import Report, tell
 
@@ -39,13 +39,12 @@ def demo(
     report = tell(seed, output, lambda line: console.print(line, markup=False), recipe)
     how = "recovered" if report.recovered else ("not recovered" if report.diverged else "did not diverge")
     title = f"A GPT that diverges, and what sentinel did about it  ·  seed {report.seed}  ·  {how}"
-    attempts = list(zip(report.history.attempts.values(), report.attempts, strict=True))
-    draw_attempts(attempts, title=title, path=report.plot)
+    draw_attempts(report.past, report.attempts, title=title, path=report.plot)
     console.print(_attempts(report))
     console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
     console.print(summary(report), markup=False)
     if why and report.diverged:
-        _bisect(output / "demo.toml", report.incidents[0].id, console)
+        _bisect(output / "demo.toml", report.past.incidents[0].id, console)
     if as_json:
         print_json(report.to_json())
     return 0 if report.recovered else 1
@@ -62,11 +61,9 @@ def _bisect(configuration: Path, incident: str, console: Console) -> None:
 
 
 def _attempts(report: Report) -> Table:
-    table = Table(title=f"Attempts (seed {report.seed})")
-    for heading in ("attempt", "mitigation", "from", "steps", "ratio > 1.2", "max ratio", "validation", "verdict"):
-        table.add_column(heading, justify="left" if heading in ("mitigation", "verdict") else "right")
-    for row in report.attempts:
-        table.add_row(
+    heads = ("attempt", "mitigation", "from", "steps", "ratio > 1.2", "max ratio", "validation", "verdict")
+    rows = [
+        (
             str(row.attempt),
             row.mitigation or "—",
             str(row.resumed_from or 0),
@@ -76,7 +73,9 @@ def _attempts(report: Report) -> Table:
             f"{row.validation_loss:.3f}" if row.validation_loss is not None else "—",
             row.verdict,
         )
-    return table
+        for row in report.attempts
+    ]
+    return table(f"Attempts (seed {report.seed})", heads, rows, left=("mitigation", "verdict"))
 
 
 def summary(report: Report) -> str:
@@ -87,9 +86,9 @@ def summary(report: Report) -> str:
             f"to recover. Give another --seed; benchmarks/demo_divergence.py counts how many seeds diverge here."
         )
     if not report.recovered:
-        last = report.incidents[-1]
+        last = report.past.incidents[-1]
         return f"Not recovered: {last.note or last.status}. Picture: {report.plot}"
     return (
         f"Recovered in {report.wall_s:.0f} s, with {report.attempts[-1].mitigation!r}: "
-        f"{report.incidents[-1].note}. Picture: {report.plot}"
+        f"{report.past.incidents[-1].note}. Picture: {report.plot}"
     )

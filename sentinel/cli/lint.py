@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from sentinel import bounded
 from sentinel.adapters.slurm.trainer_files import files_named_in
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, script_text
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json
 from sentinel.config import Config
 from sentinel.daemon.run_files import find_config
 from sentinel.jobscript.facts import Facts, declared_size
@@ -83,7 +84,10 @@ def _read_run(config: Config) -> tuple[str, Read]:
 
 
 def _read_file(path: Path, name: str) -> Read:
-    text = script_text(path)
+    try:
+        text = bounded.read_text(path, errors="surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
     try:
         read = read_text(text, name)
         if read.format not in ("job script", "not understood"):

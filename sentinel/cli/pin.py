@@ -21,7 +21,7 @@ def pin(
     checkpoints = neighbours_of(find_config(run, config_dir)).checkpoints
     pins = checkpoints.pins
     if tag is None:
-        typer.echo("\n".join(pins.tags()) or "nothing is pinned")
+        typer.echo("\n".join((*pins.usable(), *pins.notes())) or "nothing is pinned")
         return 0
     if not release:
         if torn := [c for c in checkpoints.list() if c.tag == tag and not c.complete]:

@@ -36,7 +36,7 @@ from sentinel.plan.look import Look
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan
-from sentinel.plan.waiting_price import WaitingPrice, price_of_waiting
+from sentinel.plan.waiting import WaitingPrice, price_of_waiting
 from sentinel.reports.rungs import known_failures
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 

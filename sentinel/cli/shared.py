@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel import bounded
 from sentinel.reports.refusals import what_to_do
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 RUNS = Path("runs")
 FLEET_DIR = Path(".sentinel") / "fleet"  # beside the default state folders of the runs
@@ -49,14 +51,6 @@ def parsed_columns(texts: Sequence[str] | None, loss: str | None = None) -> dict
     return columns
 
 
-def script_text(path: Path) -> str:
-    """A job script, whatever its bytes. ConfigError where it can't be read."""
-    try:
-        return bounded.read_text(path, errors="surrogateescape")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-
-
 def fields_of(thing: object, *names: str) -> dict[str, Any]:
     """A part of a JSON document: these attributes, by their names."""
     return {name: getattr(thing, name) for name in names}
@@ -73,6 +67,20 @@ def print_outcomes(outcomes: list[tuple[str, str, str]], *, as_json: bool) -> No
         return
     for kind, name, outcome in outcomes:
         typer.echo(f"{kind} {name}: {outcome}")
+
+
+def table(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str] = (), caption: str = ""
+) -> Table:
+    """A table for a terminal; columns are aligned to the right, but those in `left`."""
+    from rich.table import Table
+
+    made = Table(title=title, caption=caption or None)
+    for head in heads:
+        made.add_column(head, justify="left" if head in left else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def to_stderr(line: str) -> None:

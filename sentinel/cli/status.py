@@ -17,7 +17,7 @@ from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.liveness import Known, life_of
 from sentinel.plan.look import Look
 from sentinel.plan.restart import newest_audit
-from sentinel.plan.waiting_price import price_of_waiting
+from sentinel.plan.waiting import price_of_waiting
 
 _LAST_EVENTS = 5  # `replay` prints all events
 

@@ -20,9 +20,8 @@ from sentinel.daemon.sources import branches_of, source_at, source_of_run
 from sentinel.judge.reference import smoothed
 from sentinel.plan.incident_events import fold
 from sentinel.reports.bisect import reports_in
+from sentinel.reports.past import PageSettings, read_past
 from sentinel.reports.triage.document import document, page
-from sentinel.reports.triage.past import PageSettings, read_past
-from sentinel.sources.column_source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
 
 
@@ -55,7 +54,6 @@ def documents(
 
     def made(incident: str | None = None) -> dict[str, Any]:
         events = incident_log_of(config).read()
-        source = source_of_run(config) if _has_begun(config) else ColumnSource(state_dir, "journal", lambda _: iter(()))
         diffs = {label: submissions.difference(label) for label in submissions.labels()}
         settings = PageSettings(
             run=config.run.name,
@@ -68,14 +66,10 @@ def documents(
             bisects=reports_in(bisect_folder(config)),
             run_option=run_option,
         )
-        past = read_past(source, events, branches_of(config, fold(events)))
+        past = read_past(source_of_run(config), events, branches_of(config, fold(events)))
         return document(past, settings, now_unix_s=clock(), incident=incident)
 
     return made
-
-
-def _has_begun(config: Config) -> bool:
-    return config.source.kind != "journal" or any((state_dir_of(config) / "attempts").glob("*.jsonl"))
 
 
 def texts_in(path: Path) -> dict[int, str]:

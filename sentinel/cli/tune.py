@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,25 +12,23 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.act.probe_command import OWN_TRAINER, own_trainer_options
-from sentinel.adapters.incident_log import IncidentLog
+from sentinel.act.probe_command import OWN_TRAINER
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, script_text
-from sentinel.config import Config
-from sentinel.daemon.probes import Trainer, folders_of, neighbours_of_probe
-from sentinel.daemon.run_files import clock, find_config, state_dir_of
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, table
+from sentinel.config import Bisect, Config
+from sentinel.daemon.probes import probe_jobs, started_from
+from sentinel.daemon.run_files import find_config, state_dir_of
 from sentinel.durable import os_errors_named
-from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.reading import Read, read_command, read_text
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.tune.record import Life, Record
+from sentinel.plan.probe import Probe
 from sentinel.tune.report import BLOCK, Report, deepspeed_block, ladder_rung, report_of, trainer_options
-from sentinel.tune.task import SETTING, UNIT, Task, What, task_of
-from sentinel.tune.tuner import Probe, Tuner
+from sentinel.tune.search import Pacing
+from sentinel.tune.task import SETTING, UNIT, What, task_of
+from sentinel.tune.tuner import Tuner
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 from sentinel.vocabulary.training_settings import settings_of
 
@@ -74,43 +71,26 @@ def tune(
 def search(
     config: Config, folder: Path, what: What = "slw", *, parallel: int | None, say: Callable[[str], None]
 ) -> Report:
-    text, facts = _facts(config, what)
-    task = task_of(config.tune, facts, what)
-    probes = _Probes(config, task, facts, text)
+    in_script, name = config.launcher.changes_in_script and what == "slw", config.run.name
+    launcher, checkpoints = replace(config.launcher, changes_in_script=in_script), config.run.checkpoints
+    text, _ = started_from(replace(config, bisect=Bisect()))
+    read = read_text(text, name) if text else read_command(launcher.command, name)
+    _refuse_unpaced(config, read, str(launcher.script or "the job script") if text else "[launcher] command", what)
+    task = task_of(config.tune, read.facts, what)
+    own = (f"--validate-every={task.validate_every}",) if read.program == OWN_TRAINER else ()
+    settings = Bisect(options=(*own, *config.tune.options))
+
+    def probe_of(pacing: Pacing) -> Probe:
+        overrides = task.overrides_in_script(pacing, baseline_of_script(text)) if in_script else None
+        return task.probe(pacing, overrides)
+
+    jobs = probe_jobs(replace(config, launcher=launcher, bisect=settings), "[tune]")
     with os_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with RunLock(folder):
-        record = Record(IncidentLog(folder / "probes.jsonl", check=dict), task)
-        tuner = Tuner(
-            task,
-            record,
-            lambda life: probes.make(life, folder / life.name),
-            parallel=parallel or config.tune.parallel,
-            poll_interval_s=min(config.watch.poll_interval_s, 5.0),
-            say=say,
-            clock=clock,
-            sleep=time.sleep,
-        )
-        decision = tuner.run()
-    return report_of(config.run.name, task, decision, record.lives, folder / f"tune-{what}.png")
-
-
-def _facts(config: Config, what: What) -> tuple[str, Facts]:
-    """The run's job script ("" where it is a command), and the settings found in the script or the command."""
-    launcher, name = config.launcher, config.run.name
-    if launcher.kind == "elsewhere":
-        raise ConfigError("[launcher] kind is 'elsewhere': sentinel does not know how to start a probe")
-    if launcher.kind == "local":
-        if not launcher.command:
-            raise ConfigError("[launcher] command is empty: sentinel does not know how to start a probe")
-        where, text, read = "[launcher] command", "", read_command(launcher.command, name)
-    elif launcher.script is None:
-        raise ConfigError("[launcher] script is not set: sentinel does not know what to submit for a probe")
-    else:
-        text = script_text(launcher.script)
-        where, read = str(launcher.script), read_text(text, name)
-    _refuse_unpaced(config, read, where, what)
-    return text, read.facts
+    with RunLock(folder, does=f"tunes {name}"):
+        tuner = Tuner(task, folder, checkpoints, probe_of, jobs, say, parallel=parallel or config.tune.parallel)
+        decision = tuner.run(poll_interval_s=min(config.watch.poll_interval_s, 5.0))
+    return report_of(config.run.name, task, decision, tuner.lives, folder / f"tune-{what}.png")
 
 
 def _refuse_unpaced(config: Config, read: Read, where: str, what: What) -> None:
@@ -138,67 +118,27 @@ def _refuse_unpaced(config: Config, read: Read, where: str, what: What) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Probes:
-    """Makes the probes of a run: its own launcher, with folders of the probe's own."""
-
-    config: Config
-    task: Task
-    facts: Facts
-    text: str
-
-    def make(self, life: Life, folder: Path) -> Probe:
-        config = self.config
-        trainer = Trainer(
-            name=f"tune-{life.name}",
-            folders=folders_of(config, folder, "[tune]"),
-            options=lambda words: self._options(folder, words),
-            environment={},
-            overrides=self._in_script(life) if config.launcher.changes_in_script and self.task.what == "slw" else None,
-        )
-        return Probe(folder, *neighbours_of_probe(config, trainer, folder, self.text), life, self.task)
-
-    def _options(self, folder: Path, words: Sequence[str]) -> tuple[str, ...]:
-        if OWN_TRAINER not in words:
-            return self.config.tune.options
-        tensorboard = any(word.partition("=")[0] == "--tensorboard" for word in words)
-        horizon = self.task.space.horizon_steps
-        own = own_trainer_options(folder, self.facts, until_step=horizon, tensorboard=tensorboard)
-        return (*own, f"--validate-every={self.task.validate_every}", *self.config.tune.options)
-
-    def _in_script(self, life: Life) -> Overrides:
-        return self.task.overrides_in_script(life.pacing, baseline_of_script(self.text))
-
-
 _STOPPED = {"fluctuates": "when it fluctuated", "calm": "at the horizon", "not needed": "another probe had decided"}
 
 
 def table_of(report: Report) -> Table:
-    table = Table(title=f"Probes of {report.run}, horizon {report.task.space.horizon_steps} steps")
-    for heading in (
-        f"start, {UNIT[report.task.what]}",
-        "T",
-        "steps",
-        "tokens",
-        "perplexity max / best before",
-        "verdict",
-        "stopped",
-        "seed",
-    ):
-        table.add_column(heading, justify="left" if heading in ("verdict", "stopped") else "right")
-    for row in report.probes:
-        ratio = row.max_perplexity_ratio
-        table.add_row(
+    start = f"start, {UNIT[report.task.what]}"
+    heads = (start, "T", "steps", "tokens", "perplexity max / best before", "verdict", "stopped", "seed")
+    rows = [
+        (
             str(row.start),
             str(row.total_steps),
             str(row.steps),
             f"{row.tokens:,}",
-            "—" if ratio is None else f"{ratio:.2f}",
+            "—" if (ratio := row.max_perplexity_ratio) is None else f"{ratio:.2f}",
             row.verdict if row.fluctuated_at is None else f"{row.verdict} at step {row.fluctuated_at}",
             f"{_STOPPED.get(row.verdict, 'its trainer had ended')}, step {row.steps}",
             "—" if row.seed is None else str(row.seed),
         )
-    return table
+        for row in report.probes
+    ]
+    title = f"Probes of {report.run}, horizon {report.task.space.horizon_steps} steps"
+    return table(title, heads, rows, left=("verdict", "stopped"))
 
 
 def summary_of(report: Report) -> str:

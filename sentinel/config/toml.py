@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 _RENAMED = {"paging": {"last_words_s": "deliver_within_s"}}  # table -> keys of older versions, and what they are now
 _LARGEST_BYTES = 1 << 20  # one with every key and its comment has thirty thousand
-_OFF = (None, False, ())
 _TOML = Form(
     error=ConfigError,
     name="the file",
@@ -149,10 +148,14 @@ def template(
         lines += wrap(f"{key}: {doc}", 120, initial_indent="#   ", subsequent_indent="#     ")
     lines += ["#", "# These are the default ones.", ""]
     for rung in Policy().ladder:
-        lines.append("# [[policy.ladder]]")
-        lines += [f"# {f.name} = {_toml(v)}" for f in fields(Rung) if (v := getattr(rung, f.name)) not in _OFF]
-        lines.append("")
+        lines += [*_commented(rung_text(rung), "# "), ""]
     return "\n".join(lines)
+
+
+def rung_text(rung: Rung) -> str:
+    """The rung as a table of a run's configuration, with the keys that are not at their defaults."""
+    given = {f.name: getattr(rung, f.name) for f in fields(rung) if getattr(rung, f.name) != f.default}
+    return "[[policy.ladder]]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in given.items())
 
 
 def _commented(text: str, prefix: str) -> list[str]:

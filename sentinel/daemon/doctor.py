@@ -18,8 +18,9 @@ from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
 from sentinel.config import Config
+from sentinel.daemon.preconditions import faults_of
 from sentinel.daemon.run_files import clock, source_log_of, state_dir_of
-from sentinel.daemon.wiring import faults_of, neighbours_of, observer_of
+from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.durable import os_errors_named
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.ladder import Rung
@@ -28,8 +29,6 @@ from sentinel.plan.mitigation import not_applied, overrides_for
 from sentinel.plan.observation import Life, RunState
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.overrides import Anchor
-
-_NO_JOURNAL = "no attempt has begun yet; where the training runs already, docs/ATTACH.md says what it lacks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +120,7 @@ def save_folder(config: Config) -> Iterator[Finding]:
         yield Finding("bad", "latest", disagreement, passes=True)
     elif complete:
         yield Finding("ok", "latest", f"a restart resumes from {checkpoints.latest()}")
+    yield from (Finding("note", "pins", note) for note in checkpoints.pins.notes())
     saves = config.policy.room_for_saves
     room = checkpoints.room_for_saves(saves) if saves else None
     if room is not None:
@@ -130,8 +130,9 @@ def save_folder(config: Config) -> Iterator[Finding]:
 
 
 def account_and_machine(config: Config) -> Iterator[Finding]:
-    ours = Finding("ok", "account and machine", f"the run's files and jobs belong to {getpass.getuser()}")
-    yield from [Finding("bad", "account and machine", fault) for fault in faults_of(config)] or [ours]
+    what, wrong = "account and machine", faults_of(config, neighbours_of(config))
+    ours = Finding("ok", what, f"the run's files and jobs belong to {getpass.getuser()}")
+    yield from [Finding("bad", what, fault) for fault in wrong] or [ours]
 
 
 def tensorboard(config: Config) -> Iterator[Finding]:
@@ -213,7 +214,7 @@ def _no_attempt(config: Config, verdict: Verdict) -> Finding:
     what, none = {
         "log": ("log", f"{log}: no training step found, or no such file; see docs/SOURCES.md"),
         "prometheus": ("Prometheus", f"{source.url} has no samples of run {config.run.name!r}, or does not answer"),
-        "journal": ("journal", _NO_JOURNAL),
+        "journal": ("journal", "no attempt has begun yet; if the training already runs, see docs/ATTACH.md"),
     }[source.kind]
     if source.kind == "log" and verdict.kind is VerdictKind.BLIND:
         none = verdict.reason

@@ -1,14 +1,16 @@
-"""A probe's launcher and source: the run's own trainer, with the probe's folders in place of the run's."""
+"""A probe's launcher and source: the run's own trainer, with the probe's folders in place of the run's; and the probes
+of an incident's bisect, as the run's configuration says."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sentinel import bounded
+from sentinel.act.bisect import Bisect, question_about
 from sentinel.act.neighbours import Launcher
 from sentinel.act.probe_command import OWN_TRAINER, Folders, command_of, own_trainer_options, script_of
 from sentinel.act.probes import LOG, ProbeJob
@@ -17,42 +19,24 @@ from sentinel.adapters.slurm import SlurmClient
 from sentinel.adapters.slurm.records import JobRecords
 from sentinel.adapters.slurm.trainer_files import scheduler_of
 from sentinel.config import Config
-from sentinel.daemon.run_files import state_dir_of
+from sentinel.config import Launcher as LauncherSettings
+from sentinel.daemon.run_files import bisect_folder, state_dir_of
 from sentinel.daemon.sources import source_of
 from sentinel.daemon.wiring import launcher_of
 from sentinel.durable import make_folders, os_errors_named, write_atomically
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_command, read_text
+from sentinel.judge.history import History
 from sentinel.lint import Known
-from sentinel.plan.probe import Probe
+from sentinel.plan.bisect_probes import Means
+from sentinel.plan.incident import Incident
+from sentinel.plan.observation import RunState
+from sentinel.plan.probe import Limits, Probe
 from sentinel.vocabulary.errors import ConfigError, SlurmUnavailable
-from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
 _NO_WANDB = {"WANDB_MODE": "disabled"}  # a probe's steps are not the run's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
-    """How the trainer of one probe differs from the run's."""
-
-    name: str  # of its job
-    folders: Folders
-    options: Callable[[Sequence[str]], Sequence[str]]  # by the words of the run's command or script
-    environment: Mapping[str, str]
-    sbatch_arguments: tuple[str, ...] = ()
-    overrides: Overrides | None = None  # to be made in the job script, where [launcher] changes_in_script says so
-    places_by: tuple[str, ...] = ()  # values of variables by which the trainer may find its folders
-
-
-def folders_of(config: Config, folder: Path, table: str) -> Folders:
-    """Where a probe in this folder keeps what the run keeps elsewhere."""
-    run = config.run
-    moved = {run.checkpoints: folder / "checkpoints", state_dir_of(config): folder}
-    if run.tensorboard is not None:
-        moved[run.tensorboard] = folder / "tensorboard"
-    return Folders(working_directory=config.launcher.working_directory.resolve(), moved=moved, table=table)
 
 
 def started_from(config: Config) -> tuple[str, Facts]:
@@ -81,76 +65,121 @@ def _script(config: Config) -> str:
     return records.script(newest)
 
 
-def neighbours_of_probe(config: Config, trainer: Trainer, folder: Path, text: str) -> tuple[Launcher, Source]:
-    """The launcher and the source of a probe; writes its job script, where it has one."""
-    settings, log = config.launcher, folder / LOG
-    if settings.kind == "local":
-        words = settings.command
-        settings = replace(
-            settings, command=command_of(words, trainer.folders, trainer.options(words), trainer.places_by)
-        )
-    else:
-        script = folder / "job.sh"
-        make_folders(folder)
-        made = _job_script(config, trainer, text)
-        write_atomically(script, made.encode("utf-8", "surrogateescape"))
-        arguments = (*settings.sbatch_arguments, f"--output={log}", f"--job-name={trainer.name}")
-        arguments += trainer.sbatch_arguments
-        settings = replace(settings, script=script, job_name=None, changes_in_script=False, sbatch_arguments=arguments)
-    own = replace(config, run=replace(config.run, state_dir=folder), launcher=replace(settings, log=log))
-    source = source_of(replace(own, source=replace(config.source, path=log)), folder)
-    return launcher_of(own, folder, log, environment=lambda: {**_NO_WANDB, **trainer.environment}), source
-
-
-def _job_script(config: Config, trainer: Trainer, text: str) -> str:
-    launcher, found = config.launcher, given(text)
-    words = (found.program, *(option.flag for option in found.options))
-    overrides = trainer.overrides if launcher.changes_in_script else None
-    scheduler = scheduler_of(text, trainer.folders.working_directory, launcher.scheduler_override)
-    return script_of(text, trainer.folders, trainer.options(words), overrides, Known(scheduler=scheduler))
-
-
-def probe_jobs(config: Config) -> Callable[[Probe, Path], ProbeJob]:
-    """Makes the job of a probe in a folder, as `[bisect]` says. ConfigError."""
+def probe_jobs(config: Config, table: str = "[bisect]") -> Callable[[Probe, Path], ProbeJob]:
+    """Makes the job of a probe in a folder, as `[bisect]` says. ConfigError; its errors name `table`'s options."""
     if config.source.kind == "prometheus":
         raise ConfigError("[source] kind is 'prometheus': a probe's readings can't be seen; use journal or log")
     text, facts = started_from(config)
 
     def job(probe: Probe, folder: Path) -> ProbeJob:
-        settings, folder = config.bisect, folder.resolve()
-        folders = folders_of(config, folder, "[bisect]")
-        places = {
-            "checkpoints": str(folder / "checkpoints"),
-            "state": str(folder),
-            "tensorboard": str(folder / "tensorboard"),
-            "until_step": str(probe.until_step),
-            "name": probe.name,
-        }
-
-        def options(words: Sequence[str]) -> Sequence[str]:
-            added = [_filled(option, places) for option in (*settings.options, *probe.options)]
-            if OWN_TRAINER not in words:
-                return added
-            tensorboard = any(word.partition("=")[0] == "--tensorboard" for word in words)
-            until = probe.until_step
-            own = own_trainer_options(folder, facts, until_step=until, tensorboard=tensorboard, saves=probe.keeps_saves)
-            return (*own, *added)
-
-        given_variables = tuple(_filled(variable, places) for variable in settings.environment)
-        trainer = Trainer(
-            name=f"probe-{config.run.name}-{probe.name}"[:200],
-            folders=folders,
-            options=options,
-            environment={**_moved(folders), **_environment(given_variables, probe, places)},
-            places_by=tuple(variable.partition("=")[2] for variable in given_variables),
-            sbatch_arguments=_sbatch(settings.nodes, probe),
-            overrides=probe.overrides,
-        )
-        given_command = tuple(_filled(word, places) for word in settings.command)
-        ours = config if not given_command else _with_command(config, given_command, folders)
-        return ProbeJob(folder, *neighbours_of_probe(ours, trainer, folder, text))
+        folder = folder.resolve()
+        return ProbeJob(folder, *_neighbours(config, probe, _folders_of(config, folder, table), folder, text, facts))
 
     return job
+
+
+def _folders_of(config: Config, folder: Path, table: str) -> Folders:
+    """Where a probe in this folder keeps what the run keeps elsewhere."""
+    run = config.run
+    moved = {run.checkpoints: folder / "checkpoints", state_dir_of(config): folder}
+    if run.tensorboard is not None:
+        moved[run.tensorboard] = folder / "tensorboard"
+    return Folders(working_directory=config.launcher.working_directory.resolve(), moved=moved, table=table)
+
+
+def _neighbours(
+    config: Config, probe: Probe, folders: Folders, folder: Path, text: str, facts: Facts
+) -> tuple[Launcher, Source]:
+    """The launcher and the source of a probe; writes its job script, where it has one."""
+    settings, launcher, log = config.bisect, config.launcher, folder / LOG
+    places = {
+        "checkpoints": str(folder / "checkpoints"),
+        "state": str(folder),
+        "tensorboard": str(folder / "tensorboard"),
+        "until_step": str(probe.until_step),
+        "name": probe.name,
+    }
+    variables = tuple(_filled(variable, places) for variable in settings.environment)
+
+    def options(words: Sequence[str]) -> Sequence[str]:
+        added = [_filled(option, places) for option in (*settings.options, *probe.options)]
+        if OWN_TRAINER not in words:
+            return added
+        tensorboard = any(word.partition("=")[0] == "--tensorboard" for word in words)
+        until, saves = probe.until_step, probe.keeps_saves
+        return (*own_trainer_options(folder, facts, until_step=until, tensorboard=tensorboard, saves=saves), *added)
+
+    if launcher.kind == "local":
+        words = tuple(_filled(word, places) for word in settings.command)
+        for word in words:
+            if folders.own_word(word) != word:
+                raise ConfigError(
+                    f"[bisect] command names {word!r}, a folder of the run: use {{checkpoints}} or {{state}}"
+                )
+        words = words or launcher.command
+        values = [variable.partition("=")[2] for variable in variables]
+        launcher = replace(launcher, command=command_of(words, folders, options(words), values))
+    else:
+        launcher = _submitting(config, probe, folders, folder, text, options)
+    environment = {**_NO_WANDB, **_moved(folders), **_environment(variables, probe, places)}
+    own = replace(config, run=replace(config.run, state_dir=folder), launcher=replace(launcher, log=log))
+    source = source_of(replace(own, source=replace(config.source, path=log)), folder)
+    return launcher_of(own, folder, log, environment=lambda: environment), source
+
+
+def _submitting(
+    config: Config,
+    probe: Probe,
+    folders: Folders,
+    folder: Path,
+    text: str,
+    options: Callable[[Sequence[str]], Sequence[str]],
+) -> LauncherSettings:
+    """The run's [launcher] with the probe's own job script, which it writes."""
+    launcher, script, found = config.launcher, folder / "job.sh", given(text)
+    words = (found.program, *(option.flag for option in found.options))
+    overrides = probe.overrides if launcher.changes_in_script else None
+    scheduler = scheduler_of(text, folders.working_directory, launcher.scheduler_override)
+    made = script_of(text, folders, options(words), overrides, Known(scheduler=scheduler))
+    make_folders(folder)
+    write_atomically(script, made.encode("utf-8", "surrogateescape"))
+    name = f"probe-{config.run.name}-{probe.name}"[:200]
+    arguments = [f"--output={folder / LOG}", f"--job-name={name}"]
+    arguments += [f"--nodes={config.bisect.nodes}"] if config.bisect.nodes is not None else []
+    arguments += [f"--exclude={','.join(probe.exclude_nodes)}"] if probe.exclude_nodes else []
+    every = (*launcher.sbatch_arguments, *arguments)
+    return replace(launcher, script=script, job_name=None, changes_in_script=False, sbatch_arguments=every)
+
+
+def bisect_about(
+    config: Config,
+    incident: Incident,
+    history: History,
+    run: RunState,
+    started: Sequence[RunStarted],
+    say: Callable[[str], None],
+    gpu_hours: float | None = None,
+) -> Bisect:
+    """ConfigError where there is nothing to repeat, or no probe can be run from here. `gpu_hours`: what its probes may
+    take beside what `[bisect]` says; None is no limit."""
+    settings, begun = config.bisect, next((one for one in started if one.attempt == incident.attempt), None)
+    other = dict(variable.split("=", 1) for variable in settings.other_node_environment)
+    means = Means(
+        window_steps=settings.window_steps,
+        fp32_options=settings.fp32_options,
+        other_node_environment=other or None,
+        nodes=nodes_of(config, begun),
+    )
+    question = question_about(incident, history, run, config.judge, config.policy, means)
+    hours = (settings.gpu_hours, gpu_hours)
+    limits = Limits(
+        parallel=settings.parallel,
+        gpu_hours=min((left for left in hours if left is not None), default=None),
+        probe_s=3600 * settings.probe_hours,
+        count=settings.max_probes,
+    )
+    folder = bisect_folder(config) / incident.id
+    return Bisect(question, folder, config.run.checkpoints, probe_jobs(config), limits, say)
 
 
 def nodes_of(config: Config, started: RunStarted | None) -> tuple[str, ...]:
@@ -185,15 +214,3 @@ def _moved(folders: Folders) -> dict[str, str]:
     """The variables that a trainer inherits and that name a folder of the run, with the probe's instead."""
     found = {name: folders.stand_in(value) for name, value in os.environ.items() if value.startswith("/")}
     return {name: own for name, own in found.items() if own is not None and name not in ("HOME", "PWD", "OLDPWD")}
-
-
-def _sbatch(nodes: int | None, probe: Probe) -> tuple[str, ...]:
-    found = [f"--nodes={nodes}"] if nodes is not None else []
-    return (*found, *[f"--exclude={','.join(probe.exclude_nodes)}"] * bool(probe.exclude_nodes))
-
-
-def _with_command(config: Config, command: tuple[str, ...], folders: Folders) -> Config:
-    for word in command:
-        if folders.own_word(word) != word:
-            raise ConfigError(f"[bisect] command names {word!r}, a folder of the run: use {{checkpoints}} or {{state}}")
-    return replace(config, launcher=replace(config.launcher, command=command))

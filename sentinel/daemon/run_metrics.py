@@ -17,7 +17,7 @@ from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.readings import BANDED
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import KINDS
-from sentinel.plan.alert_state import AGAIN_S, unsettled
+from sentinel.plan.alerts import AGAIN_S, unsettled
 from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.incident import Incident, Proof, Status
 from sentinel.plan.look import Look, Outcome

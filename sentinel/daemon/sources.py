@@ -15,7 +15,6 @@ from sentinel.adapters.prometheus.api import Api, Door
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.config import Config, load_config
 from sentinel.daemon.run_files import clock, find_config, source_log_of, state_dir_of
-from sentinel.judge.history import History
 from sentinel.plan.incident import Incident
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
@@ -78,13 +77,14 @@ def source_at(path: Path, columns: Mapping[str, str]) -> ColumnSource:
 
 
 def source_of_run(config: Config) -> ColumnSource:
-    """All readings of the run so far, as columns."""
+    """All readings of the run so far, as columns; none where no attempt has begun."""
     from sentinel.sources.column_source import ColumnSource
-    from sentinel.sources.opening import in_columns, one_source, open_log
+    from sentinel.sources.journals import journals_as_columns
+    from sentinel.sources.opening import in_columns, open_log
 
     state_dir = state_dir_of(config)
     if config.source.kind == "journal":
-        return one_source(state_dir, {})
+        return journals_as_columns(state_dir)
     if config.source.kind == "prometheus":
         where = Path(config.source.url or "")
         return ColumnSource(where, "prometheus", lambda tally: in_columns(read_all(_scraped_run(config)), tally))
@@ -109,10 +109,6 @@ def branches_of(config: Config, incidents: Iterable[Incident]) -> dict[str, Colu
     newest = {probe: journals_in(folder / "attempts")[-1:] for probe, folder in folders.items()}
     opened = {probe: open_journal(path) for probe, journals in newest.items() for path in journals}
     return {probe: source for probe, source in opened.items() if source is not None}
-
-
-def history_of(config: Config) -> History:
-    return History(read_all(source_of(config, state_dir_of(config))))
 
 
 def _followed_log(config: Config, state_dir: Path, now: Callable[[], float]) -> Source:

@@ -8,19 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
 from threading import Event
 from time import monotonic
 
-from sentinel.act.last_lines import LastLines
-from sentinel.act.perform import Pinning
-from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
 from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import Queues
-from sentinel.adapters.state_files import OwnPins
 from sentinel.config import Config
 from sentinel.daemon import wiring
 from sentinel.daemon.doctor import check_before_acting
@@ -185,10 +180,8 @@ class Watched:
         )
         how_often = "once" if shared.once else f"every {config.watch.poll_interval_s:g} s"
         log.info("watching %s in mode %s, %s", config.run.name, policy.mode, how_often)
-        pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir))
-        undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
-        more = (self._own, parts.paging.problem, LastLines(parts.near.job_log))
-        return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *more), parts
+        watch = Watch(parts.near, parts.observer, parts.perform, policy, parts.ledger, self._own, parts.paging.problem)
+        return watch, parts
 
     def _own(self) -> None:
         """LockHeld: another process has the lock; NotOurCheckpoints: another state folder acts on the checkpoints."""

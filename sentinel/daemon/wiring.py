@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.act import preconditions
-from sentinel.act.bisect import Bisect
-from sentinel.act.bisecting import Bisecting
-from sentinel.act.file_activity import Signs
+from sentinel.act.bisect import Bisect, Bisecting
 from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
@@ -23,7 +20,6 @@ from sentinel.act.racing import Racing
 from sentinel.act.wandb_branches import WandbBranches
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
-from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.local import LocalJobs, LocalLauncher
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import Queues, SlurmClient, SlurmLauncher, SlurmSettings
@@ -31,6 +27,7 @@ from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config
 from sentinel.daemon.paging import Paging, paging_of
+from sentinel.daemon.preconditions import faults_of
 from sentinel.daemon.run_files import clock, incident_log_of, source_log_of, state_dir_of
 from sentinel.daemon.sources import Sources, source_at, source_of
 from sentinel.judge.history import History
@@ -156,34 +153,13 @@ def assemble(
     return Parts(near=near, observer=observer, ledger=ledger, perform=perform, paging=paging)
 
 
-def faults_of(config: Config) -> list[str]:
-    """Why sentinel may not act on this run from here, as sentences: account, machine, or [launcher] user."""
-    near = neighbours_of(config)
-    newest, silent_s = last_beginning(near.state_dir), 0.0
-    if newest is not None:  # by the clock of the journal's filesystem
-        signs = Signs(near.state_dir, near.checkpoints.folder).of_journals([newest.started.attempt], sure_s=0.0)
-        silent_s = signs[0].age_s if signs else 0.0
-    found = preconditions.faults(
-        kind=config.launcher.kind,
-        user=config.launcher.user,
-        source=config.source.kind,
-        state_dir=near.state_dir,
-        checkpoints=config.run.checkpoints,
-        launcher=near.launcher,
-        newest=newest,
-        silent_s=silent_s,
-        gone_after_s=config.judge.gone_after_s,
-    )
-    return list(dict.fromkeys(found))
-
-
 def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
     """The objects of a command that acts on the run, and the lock that it has to take.
 
     ConfigError with all of `faults_of`. LockHeld before an action where another process has the run's lock,
     NotOurCheckpoints where another state folder acts on its checkpoints.
     """
-    if wrong := faults_of(config):
+    if wrong := faults_of(config, neighbours_of(config)):
         raise ConfigError(f"nothing is done from here: {'; '.join(wrong)}")
     lock, claim = RunLock(state_dir_of(config)), Claim(config.run.checkpoints, state_dir_of(config))
 
@@ -209,7 +185,7 @@ def racing_of(config: Config, near: Neighbours) -> Racing:
 
 def bisecting_of(config: Config, observer: Observer) -> Bisecting:
     def make(incident: Incident, history: History, run: RunState) -> Bisect:
-        from sentinel.daemon.bisects import bisect_about
+        from sentinel.daemon.probes import bisect_about
 
         left = gpu_hours_left(run, config.policy)
         return bisect_about(config, incident, history, run, observer.started, log.info, left)

@@ -7,11 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sentinel.demo.language import VOCABULARY, made_up
+from sentinel.config.toml import rung_text
+from sentinel.plan.ladder import Rung
 from sentinel.vocabulary.numbers import dump_json
 
 LANGUAGE = "language.bin"
+VOCABULARY = 128  # letters of the made-up language, and the gap between its words
+_RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=True)
+_SLW = "long sequences are too much for weights this young"
+_RATE = "this model does not bear this learning rate"
+_SCRATCH = "the weights of the earlier checkpoint are part of the divergence"
+_LADDER = (
+    _RESEED,
+    Rung(name="reseed + SLW", hypothesis=_SLW, reseed=True, seqlen_start=8),
+    Rung(
+        name="earlier + reseed + LR / 8", hypothesis=_RATE, target="before_risky_window", reseed=True, lr_factor=0.125
+    ),
+    Rung(name="scratch + reseed + LR / 8", hypothesis=_SCRATCH, target="scratch", reseed=True, lr_factor=0.125),
+)
+_LADDER_WITH_LAYERNORMS = (
+    _RESEED,
+    Rung(name="reseed + LR / 4", hypothesis=_RATE, reseed=True, lr_factor=0.25),
+    Rung(name="scratch + reseed + LR / 4", hypothesis=_SCRATCH, target="scratch", reseed=True, lr_factor=0.25),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +54,23 @@ class Recipe:
     layernorms: bool = False
     """In the blocks. With them the model diverges on the made-up language alone, at half the length."""
 
+    rungs: tuple[Rung, ...] = _LADDER
+    """Of its ladder."""
+
 
 WITHOUT_LAYERNORMS = Recipe(lr=3e-2, lr_warmup=60, steps=240)
 """Eight times the LR at which this model trains well. It diverges before the LR is at its peak, whatever the vector
 instructions of the CPU: benchmarks/demo_divergence.py counts seeds."""
 
-WITH_LAYERNORMS = Recipe(lr=0.13, lr_warmup=520, steps=700, global_batch=8, margin_steps=60, layernorms=True)
+WITH_LAYERNORMS = Recipe(
+    lr=0.13,
+    lr_warmup=520,
+    steps=700,
+    global_batch=8,
+    margin_steps=60,
+    layernorms=True,
+    rungs=_LADDER_WITH_LAYERNORMS,
+)
 """The model of docs/STABILITY.md whose attention logits grow, as large ones do."""
 
 STEPS = WITHOUT_LAYERNORMS.steps
@@ -76,8 +107,7 @@ def write_configuration(folder: Path, seed: int, recipe: Recipe = WITHOUT_LAYERN
     command = ",\n    ".join(dump_json(word) for word in trainer_command(folder, seed, recipe))
     path = folder / "demo.toml"
     about = {"command": command, "margin_steps": recipe.margin_steps, "hold_steps": recipe.steps}
-    rungs = _RUNGS_WITH_LAYERNORMS if recipe.layernorms else _RUNGS
-    path.write_text(_TOML.format(**about) + rungs, encoding="utf-8")
+    path.write_text("\n".join((_TOML.format(**about), *map(rung_text, recipe.rungs))), encoding="utf-8")
     write_data(folder, recipe)
     return path
 
@@ -113,49 +143,19 @@ hold_steps = {hold_steps}
 restart_on_crash = true
 """
 
-_RUNGS = """
-[[policy.ladder]]
-name = "reseed"
-hypothesis = "the order of the data did it"
-reseed = true
 
-[[policy.ladder]]
-name = "reseed + SLW"
-hypothesis = "long sequences are too much for weights this young"
-reseed = true
-seqlen_start = 8
+def made_up(*, seed: int, words: int, length: int = 1_000_000) -> NDArray[np.int64]:
+    """A language that is the same everywhere: a small GPT with LayerNorms diverges on it, and not on Python's library.
 
-[[policy.ladder]]
-name = "earlier + reseed + LR / 8"
-hypothesis = "this model does not bear this learning rate"
-target = "before_risky_window"
-reseed = true
-lr_factor = 0.125
-
-[[policy.ladder]]
-name = "scratch + reseed + LR / 8"
-hypothesis = "the weights of the earlier checkpoint are part of the divergence"
-target = "scratch"
-reseed = true
-lr_factor = 0.125
-"""
-
-_RUNGS_WITH_LAYERNORMS = """
-[[policy.ladder]]
-name = "reseed"
-hypothesis = "the order of the data did it"
-reseed = true
-
-[[policy.ladder]]
-name = "reseed + LR / 4"
-hypothesis = "this model does not bear this learning rate"
-reseed = true
-lr_factor = 0.25
-
-[[policy.ladder]]
-name = "scratch + reseed + LR / 4"
-hypothesis = "the weights of the earlier checkpoint are part of the divergence"
-target = "scratch"
-reseed = true
-lr_factor = 0.25
-"""
+    Words of two to six letters, by Zipf's law, each state of a hidden chain of 12 with an order of its own."""
+    rng = np.random.default_rng(seed)
+    lexicon = [np.append(rng.integers(1, VOCABULARY, rng.integers(2, 7)), 0) for _ in range(words)]
+    chance = 1 / np.arange(1, words + 1)
+    chance /= chance.sum()
+    orders = [rng.permutation(words) for _ in range(12)]
+    count = length // 4
+    ranks = rng.choice(words, count, p=chance)
+    turns = rng.random(count) < 0.1
+    states = np.cumsum(np.where(turns, rng.integers(1, 12, count), 0)) % 12
+    said = [lexicon[orders[s][r]] for s, r in zip(states, ranks, strict=True)]
+    return np.concatenate(said)[:length].astype(np.int64)

@@ -16,13 +16,13 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import WITH_LAYERNORMS, Recipe, trainer_command, write_configuration
-from sentinel.judge.analysis.correlation.columns import correlate
+from sentinel.judge.analysis.correlation.columns import correlate_readings
 from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import sentence
 from sentinel.reports.chronicle import AttemptRow, attempt_rows
+from sentinel.reports.past import Past, read_past
+from sentinel.sources.journals import journals_as_columns
 from sentinel.vocabulary.errors import ConfigError, PermanentError
 
 DEADLINE_S = 1500.0  # a demo that has not ended by then never will
@@ -40,8 +40,7 @@ class Report:
     final_validation_loss: float | None
     attempts: tuple[AttemptRow, ...]
     correlations: Correlations
-    history: History
-    incidents: tuple[Incident, ...]
+    past: Past
     plot: Path
     calm_seeds: tuple[int, ...] = ()  # that were trained to the end and did not diverge, in their order
 
@@ -88,10 +87,9 @@ def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORM
 
 
 def _report(*, seed: int, folder: Path, wall_s: float) -> Report:
-    history = History(Journals(folder / "state").poll())
     events = IncidentLog(folder / "state" / "incidents.jsonl").read()
-    incidents = fold(events)
-    rows = attempt_rows(history, incidents, events)
+    past = read_past(journals_as_columns(folder / "state"), events)
+    incidents, rows = past.incidents, attempt_rows(past)
     return Report(
         seed=seed,
         recovered=bool(incidents) and all(i.outcome == "recovered" for i in incidents),
@@ -99,9 +97,8 @@ def _report(*, seed: int, folder: Path, wall_s: float) -> Report:
         wall_s=wall_s,
         final_validation_loss=rows[-1].validation_loss if rows else None,
         attempts=rows,
-        correlations=correlate([s for a in history.attempts.values() for s in a.samples]),
-        history=history,
-        incidents=incidents,
+        correlations=correlate_readings(past.stretches),
+        past=past,
         plot=folder / "demo.png",
     )
 
@@ -183,21 +180,11 @@ class _Follower:
             self._say(f"  attempt {attempt.number}  step {last.global_step:3d}  loss {last.loss:.3f}")
 
 
+_STEPS = ("opened", "decided", "rung_failed", "closed", "stopped")
+_SHOWN = {"proved": " ", "not_verified": " "} | dict.fromkeys(_STEPS, "!")
+
+
 def _line(event: dict[str, Any]) -> str | None:
-    match event["event"]:
-        case "opened":
-            led_by = "; led by " + ", ".join(map(str, event["led_by"])) if event.get("led_by") else ""
-            onset = f"onset {event['onset_range']}, seen at {event['alarm_step']}"
-            return f"! {event['incident']}: diverged, {onset}{led_by}"
-        case "decided":
-            tag = (event["target"] or {}).get("tag")
-            return f"! {event['rollback']}: {event['rung']}, from {tag or 'scratch'} ({event['hypothesis']}?)"
-        case "proved":
-            return f"  {event['rollback']}: the trainer confirms every change"
-        case "not_verified":
-            return f"  {event['rollback']}: {sentence(event)}"
-        case "rung_failed":
-            return f"! {event['rollback']}: no: {event['reason']}"
-        case "closed" | "stopped":
-            return f"! {event['incident']}: {event.get('outcome', 'stopped')}: {event['reason']}"
-    return None
+    if (mark := _SHOWN.get(event["event"])) is None:
+        return None
+    return f"{mark} {event.get('rollback') or event['incident']}: {sentence(event)}"

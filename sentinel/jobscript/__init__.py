@@ -12,7 +12,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from sentinel.jobscript.arguments import read
+from sentinel.jobscript.arguments import Reading, read
 from sentinel.jobscript.change import (
     Change,
     Edit,
@@ -51,31 +51,31 @@ def rewrite(text: str, changes: Sequence[Change]) -> Rewritten:
 
 
 def _with_one(text: str, change: Change) -> str:
-    in_yaml = set_in_yaml(read(parse(text)), change) if isinstance(change, SetOption | RemoveOption) else None
-    edits = _edits(text, change) if in_yaml is None else in_yaml
+    before = read(parse(text))
+    in_yaml = set_in_yaml(before, change) if isinstance(change, SetOption | RemoveOption) else None
+    edits = _edits(before, change) if in_yaml is None else in_yaml
     if not edits:
         return text
     new = edited(text, edits)
     if isinstance(change, SetOption | RemoveOption) and in_yaml is None:
-        refuse_more_than_asked(read(parse(text)), read(parse(new)), change)
+        refuse_more_than_asked(before, read(parse(new)), change)
     else:
         parse(new)
     return new
 
 
-def _edits(text: str, change: Change) -> tuple[Edit, ...]:
-    script = parse(text)
+def _edits(reading: Reading, change: Change) -> tuple[Edit, ...]:
     match change:
         case SetOption():
-            return set_option(read(script), change)
+            return set_option(reading, change)
         case RemoveOption():
-            return remove_option(read(script), change)
+            return remove_option(reading, change)
         case SetVariable():
-            return set_variable(read(script), change)
+            return set_variable(reading, change)
         case SetJson():
-            return set_json(read(script), change)
+            return set_json(reading, change)
         case SetDirective():
-            return set_directive(script, change)
+            return set_directive(reading.script, change)
 
 
 def _changed_lines(before: Sequence[str], after: Sequence[str]) -> tuple[int, ...]:

@@ -44,10 +44,6 @@ class Assignment:
     one_command: bool  # `NAME=value command`: holds for that command alone
     written: ArgumentList
 
-    @property
-    def moment(self) -> Moment:
-        return self.written.moment
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
@@ -83,7 +79,7 @@ class Reading:
 
     def set_before(self, name: str, moment: Moment) -> tuple[Assignment, ...]:
         """The assignments that a use of the variable at this moment can see."""
-        return tuple(a for a in self.assignments.get(name, ()) if not a.one_command and a.moment < moment)
+        return tuple(a for a in self.assignments.get(name, ()) if not a.one_command and a.written.moment < moment)
 
 
 def read(script: Script) -> Reading:
@@ -188,4 +184,4 @@ def _reach(reading: Reading, at: Reached, moment: Moment) -> Iterator[Reached]:
     for assignment in taken:
         step = replace(at, path=(*at.path, assignment.written), uses=(*at.uses, at.word))
         for inside in assignment.written.words:
-            yield from _reach(reading, replace(step, word=inside), assignment.moment)
+            yield from _reach(reading, replace(step, word=inside), assignment.written.moment)

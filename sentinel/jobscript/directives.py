@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sentinel.jobscript.change import Edit, SetDirective, is_plain
-from sentinel.jobscript.syntax import Script, from_bytes
+from sentinel.jobscript.syntax import Script
 from sentinel.vocabulary.errors import ScriptRefused
 
 # sbatch's options that have a short name, as its manual page lists them.
@@ -27,7 +27,7 @@ def directive(script: Script, flag: str) -> str | None:
         found = list(_settings(script, flag))
     except ScriptRefused:
         return None
-    return from_bytes(found[-1][2]).strip("\"'") if found else None
+    return script.text(*found[-1]).strip("\"'") if found else None
 
 
 def set_directive(script: Script, change: SetDirective) -> tuple[Edit, ...]:
@@ -36,11 +36,11 @@ def set_directive(script: Script, change: SetDirective) -> tuple[Edit, ...]:
         raise ScriptRefused(None, f"the value {change.value!r} of {change.flag} is not one plain word")
     found = list(_settings(script, change.flag))
     if len(found) > 1:
-        raise script.unclear(f"{change.flag} is set", [start for start, _, _, _ in found])
+        raise script.unclear(f"{change.flag} is set", [start for start, _ in found])
     if found:
-        start, end, value, separator = found[0]
-        same = value.strip(b"\"'") == change.value.encode()
-        return () if same else (Edit(start=start, end=end, new=f"{separator}{change.value}"),)
+        start, end = found[0]
+        same = script.text(start, end).strip("\"'") == change.value
+        return () if same else (Edit(start=start, end=end, new=change.value),)
     position = _after_the_last(script)
     return (Edit(start=position, end=position, new=f"#SBATCH {change.flag}={change.value}\n"),)
 
@@ -59,8 +59,8 @@ def _directives(script: Script) -> Iterator[re.Match[bytes]]:
         position += len(line)
 
 
-def _settings(script: Script, flag: str) -> Iterator[tuple[int, int, bytes, str]]:
-    """Of each directive that has the option: where it is set, the value there, and what stands before the value."""
+def _settings(script: Script, flag: str) -> Iterator[tuple[int, int]]:
+    """Of each directive that has the option: where its value begins and ends."""
     long, short = flag.encode(), _SHORT.get(flag, "").encode()
     for directive in _directives(script):
         comment = re.compile(rb"\s#").search(script.source, *directive.span(1))
@@ -68,18 +68,15 @@ def _settings(script: Script, flag: str) -> Iterator[tuple[int, int, bytes, str]
         words = list(_WORD.finditer(script.source, directive.start(1), stop))
         for index, found in enumerate(words):
             if found.group().startswith(long + b"="):
-                start = found.start() + len(long)
                 following = words[index + 1] if index + 1 < len(words) else found
                 quoted = following.start() == found.end()  # a quoted part follows without a blank: `--time="1:00:00"`
-                end = following.end() if quoted else found.end()
-                yield start, end, script.source[start + 1 : end], "="
+                yield found.start() + len(long) + 1, following.end() if quoted else found.end()
             elif found.group() in {long, short} - {b""}:
                 if index + 1 == len(words):
                     raise script.refusal(found.start(), f"{flag} has no value there")
-                yield *words[index + 1].span(), words[index + 1].group(), ""
+                yield words[index + 1].span()
             elif short and found.group().startswith(short) and not found.group().startswith(b"--"):
-                start = found.start() + len(short)
-                yield start, found.end(), script.source[start : found.end()], ""
+                yield found.start() + len(short), found.end()
 
 
 def _after_the_last(script: Script) -> int:

@@ -122,16 +122,20 @@ def _of_yaml(reading: Reading, unread: list[Unread]) -> Iterator[Option]:
     """The options that a YAML file holds, before the command's own, which count; said, where it can't be read."""
     words, what = yaml_words(reading), "the trainer's YAML"
     line = reading.script.line(words[0].word.start) if words else None
-    found, can_be_read = _document(reading, what, unread, lambda fill: yaml_options(reading, fill), line)
-    if can_be_read and found is None and words:
-        unread.append(Unread(what=what, why=f"{words[0].word.raw} is not at hand", line=line))
+    missing = f"{words[0].word.raw} is not at hand" if words else None
+    found = _document(reading, what, unread, lambda fill: yaml_options(reading, fill), missing, line)
     return (Option(flag=flag, values=values) for flag, values in (found or {}).items())
 
 
 def _document(
-    reading: Reading, what: str, unread: list[Unread], take: Callable[[Fill], T | None], line: int | None = None
-) -> tuple[T | None, bool]:
-    """What `take` reads of a document of the script, and whether it could; what is unknown in it is said."""
+    reading: Reading,
+    what: str,
+    unread: list[Unread],
+    take: Callable[[Fill], T | None],
+    missing: str | None,
+    line: int | None = None,
+) -> T | None:
+    """What `take` reads of a document of the script. What is unknown in it is said; `missing`, where there is none."""
 
     def leave(why: str, line: int | None) -> None:
         unread.append(Unread(what=what, why=why, line=line))
@@ -144,12 +148,14 @@ def _document(
             return "null"
 
     try:
-        return take(fill), True
+        if (found := take(fill)) is None and missing is not None:
+            leave(missing, line)
+        return found
     except ScriptRefused as refused:
         leave(refused.reason, refused.line_number)
     except LineError as error:
         leave(str(error), line)
-    return None, False
+    return None
 
 
 def _text(reading: Reading, reached: Reached) -> tuple[str | None, Unread | None]:
@@ -159,7 +165,7 @@ def _text(reading: Reading, reached: Reached) -> tuple[str | None, Unread | None
         refuse_unsure(reading, reached)
     except ScriptRefused as refused:
         unsure = Unread(what=word.raw, why=refused.reason, line=refused.line_number)
-        return (word.text if word.text is not None else word.raw), unsure
+        return word.shown, unsure
     if word.text is not None and not _calculates(reading, reached):
         return word.text, None
     flag, joined, value = word.raw.partition("=")
@@ -183,15 +189,13 @@ def _calculates(reading: Reading, reached: Reached) -> bool:
 
 def _deepspeed(reading: Reading, options: Sequence[Option], unread: list[Unread]) -> Mapping[str, Any] | None:
     """The JSON that a here-document writes, filled in; None, and said, where there is none or it can't be read."""
-    what, named = "the DeepSpeed JSON", next((option for option in options if option.flag in JSON_OPTIONS), None)
+    named = next((option for option in options if option.flag in JSON_OPTIONS), None)
+    missing = None if named is None else f"it is in {' '.join(named.values) or 'a file'}: lint that file, too"
 
     def json_of(fill: Fill) -> Mapping[str, Any] | None:
         return None if (text := filled_json(reading, fill)) is None else load_object(text)
 
-    found, can_be_read = _document(reading, what, unread, json_of)
-    if can_be_read and found is None and named is not None:
-        unread.append(Unread(what=what, why=f"it is in {' '.join(named.values) or 'a file'}: lint that file, too"))
-    return found
+    return _document(reading, "the DeepSpeed JSON", unread, json_of, missing)
 
 
 _WHOLE = re.compile(r"\$(?:(?P<name>\w+)|\{(?P<braced>\w+)\}|\{(?P<defaulted>\w+):?[-=](?P<default>[^{}]*)\})")
@@ -251,7 +255,9 @@ def _variable(reading: Reading, found: re.Match[str], moment: Moment, depth: int
     if only.value is None or not only.written.words:
         return found["default"] or ""
     words = only.written.words
-    text = " ".join(text_of(reading, w.raw, only.moment, depth + 1) if w.text is None else w.text for w in words)
+    text = " ".join(
+        text_of(reading, w.raw, only.written.moment, depth + 1) if w.text is None else w.text for w in words
+    )
     return _calculated(text, whole=True) if only.integer else text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from tree_sitter import Node
 from sentinel.jobscript.arguments import Reached, Reading
 from sentinel.jobscript.change import Edit, SetJson
 from sentinel.jobscript.made_json import bare, is_ours, set_in_made, writes
-from sentinel.jobscript.syntax import code_of, from_bytes, source_of, walk
+from sentinel.jobscript.syntax import code_of, from_bytes, hidden, source_of, walk
 from sentinel.jobscript.trainer import refuse_conditional, trainers
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 
@@ -42,10 +42,9 @@ def set_json(reading: Reading, change: SetJson) -> tuple[Edit, ...]:
     except (TypeError, ValueError, RecursionError) as error:
         raise ScriptRefused(None, f"{'.'.join(change.path)} can't be {change.value!r} in JSON: {error}") from error
     if (redirect := _made(reading)) is not None:
-        refuse_later_editors(reading, code_of(redirect.children[-1]), redirect.end_byte)
+        refuse_later_editors(reading, code_of(redirect.children[-1]), redirect.end_byte, "JSON")
         return set_in_made(reading, change, redirect)
     document = _the_document(reading)
-    refuse_later_editors(reading, document.destination, document.start)
     try:
         edit = _edit(document, change, value)
         _check(document, edit, change)
@@ -68,9 +67,7 @@ def filled_json(reading: Reading, fill: Fill) -> str | None:
     """
     if not any(_documents(reading)):
         return None
-    document = _the_document(reading)
-    refuse_later_editors(reading, document.destination, document.start)
-    return filled(reading, document, fill)
+    return filled(reading, _the_document(reading), fill)
 
 
 def filled(reading: Reading, document: Document, fill: Fill) -> str:
@@ -142,10 +139,18 @@ def _the_document(reading: Reading) -> Document:
                 reason = "the JSON there is a here-string, which is not followed"
                 raise reading.script.refusal(node.start_byte, reason)
         raise ScriptRefused(None, "no here-document in it holds the DeepSpeed JSON")
-    if len(found) > 1:
-        raise reading.script.unclear("here-documents with JSON begin", [document.start for document in found])
-    refuse_conditional(reading, found[0].node, found[0].start, "JSON")
-    return found[0]
+    return the_only(reading, found, "JSON")
+
+
+def the_only(reading: Reading, found: Sequence[Document], what: str) -> Document:
+    """The only one of these documents. ScriptRefused where there are more, where the trainer may start without it, and
+    where it is edited after it is written."""
+    only, *others = found
+    if others:
+        raise reading.script.unclear(f"here-documents with {what} begin", [document.start for document in found])
+    refuse_conditional(reading, only.node, only.start, what)
+    refuse_later_editors(reading, only.destination, only.start, what)
+    return only
 
 
 def _made(reading: Reading) -> Node | None:
@@ -177,13 +182,13 @@ def documents(reading: Reading, wanted: Callable[[str, bytes], bool]) -> Iterato
         destination = _destination(redirect)
         if opening is None or body is None or not wanted(destination, source_of(body)):
             continue
-        start, text = body.start_byte, bytearray(source_of(body))
+        start, end = body.start_byte, body.end_byte
         quoted = re.search(rb"[\"'\\]", source_of(opening)) is not None
-        if not quoted and b"\\" in text:
-            raise script.refusal(start + text.index(b"\\"), "a backslash in a here-document is not followed")
-        for node in _expansions(body) if not quoted else ():
-            text[node.start_byte - start : node.end_byte - start] = b"1" * (node.end_byte - node.start_byte)
-        masked = text.decode("latin-1")  # a character for each byte: positions stay
+        if not quoted and (backslash := script.source.find(b"\\", start, end)) >= 0:
+            raise script.refusal(backslash, "a backslash in a here-document is not followed")
+        spans = ((node.start_byte, node.end_byte) for node in (() if quoted else _expansions(body)))
+        # A character for each byte: positions stay.
+        masked = hidden(script.source, start, end, spans).decode("latin-1").replace("\0", "1")
         yield Document(start=start, masked=masked, quoted=quoted, destination=destination, node=body)
 
 
@@ -217,7 +222,7 @@ def names_of(reached: Reached) -> set[str]:
     return {bare(re.sub(r"\A--[\w-]+=", "", name)) for name in names}
 
 
-def refuse_later_editors(reading: Reading, destination: str, written: int, what: str = "JSON") -> None:
+def refuse_later_editors(reading: Reading, destination: str, written: int, what: str) -> None:
     """A `sed -i` on the file after it is written would change what was set here, or be broken by it."""
     name = bare(destination)
     for command in reading.commands:

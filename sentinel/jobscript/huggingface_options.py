@@ -19,7 +19,6 @@ _ON_A_RESUME = ("seed", "clip_grad")
 """What Trainer takes from its options on a resume too; the rest it loads from the checkpoint, the first step's LR as
 well. With DeepSpeed the checkpoint holds the clipping, too."""
 
-# Its options: the fact, how its value is read, and TrainingArguments' own value where the option is not given.
 _TABLE: Table = {
     "--learning_rate": ("lr", number, 5e-5),
     "--warmup_steps": ("lr_warmup_iters", number, 0.0),
@@ -45,11 +44,8 @@ def is_huggingface(given: Given) -> bool:
 
 
 def huggingface_facts(given: Given, unread: list[Unread]) -> Known:
-    """What the options say; TrainingArguments' defaults for those that are not given, if there are no others."""
-    known, unsure = read_options(given, _TABLE, unread, spelled=_plain)
-    for name, _, *default in _TABLE.values() if given.complete else ():
-        if default and name not in unsure:
-            known.setdefault(name, default[0])
+    """What the options say, and TrainingArguments' defaults."""
+    known, _ = read_options(given, unread, _TABLE, spelled=_plain)
     for option in given.options:
         on = not option.values or option.values[0].lower() in ("true", "yes", "1")  # a switch, or with a value
         if option.flag in ("--fp16", "--bf16") and option.unread is None and on:
@@ -89,12 +85,11 @@ def lr_schedule(facts: Facts, *, style: str | None) -> LrSchedule | None:
 
 
 def huggingface_changes(wanted: Wanted, given: Given, *, anchor: int) -> Iterator[Marked]:
-    """All that has to change in the script. ConfigError where Trainer would not go by it: on a resume (`anchor` above
-    0) most of it comes from the checkpoint."""
+    """All that has to change in the script, for a run whose sequence length stays. ConfigError where Trainer would not
+    go by it: on a resume (`anchor` above 0) most of it comes from the checkpoint."""
     flags = {option.flag for option in given.options}
-    if wanted.seqlen_warmup is not None or "loss_scale" in wanted.numbers:
-        what = "the sequence length" if wanted.seqlen_warmup is not None else "the loss scale"
-        raise ConfigError(f"no option of Hugging Face's Trainer changes {what}: {_CALLBACK}")
+    if "loss_scale" in wanted.numbers:
+        raise ConfigError(f"no option of Hugging Face's Trainer changes the loss scale: {_CALLBACK}")
     kept = [] if anchor == 0 else [OPTIONS[name] for name in wanted.numbers if name not in _ON_A_RESUME]
     if anchor and (wanted.peak_lr is not None or wanted.lr_warmup is not None):
         kept.append("--learning_rate" if wanted.peak_lr is not None else "--warmup_steps")

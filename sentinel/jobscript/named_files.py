@@ -64,7 +64,9 @@ def with_files(text: str, files: Mapping[str, tuple[str, str]]) -> str:
 
 
 def _named(reading: Reading) -> Iterator[_Named]:
-    for reached in _words(reading):
+    if len(trainers(reading)) > 1:
+        return  # it is not known which of them the changes are for
+    for reached in (*yaml_words(reading), *json_words(reading)):
         names = names_of(reached)
         written = any(documents(reading, lambda path, _, names=names: bare(path) in names))  # type: ignore[misc]
         if written or writes(reading, names):
@@ -81,17 +83,12 @@ def _named(reading: Reading) -> Iterator[_Named]:
             yield _Named(path=path, start=reached.word.end - len(to_bytes(raw)), end=reached.word.end)
 
 
-def _words(reading: Reading) -> Iterator[Reached]:
-    if len(trainers(reading)) == 1:  # else it is not known which of them the changes are for
-        yield from (*yaml_words(reading), *json_words(reading))
-
-
 def _mentioned_elsewhere(reading: Reading, reached: Reached, path: str) -> bool:
     """Whether the file, or the variable that names it, stands in a place that may write or move it."""
     script = reading.script
     allowed = [(reached.word.start, reached.word.end), *((use.start, use.end) for use in reached.uses)]
     allowed += [(node.start_byte, node.end_byte) for node in script.nodes() if node.type == "comment"]
-    allowed += only_told(reading)
+    allowed += only_told(reading, ("cat", "echo", "grep", "ls", "printf"))
     base = re.escape(to_bytes(path.rpartition("/")[2]))
     variables = {
         step.variable for step in reached.path if step.variable and step.kind != "array" and len(step.words) == 1
@@ -117,7 +114,7 @@ def program_paths(text: str) -> tuple[str, ...]:
     """Where the trainer of a job script may lie, from the folder that the job starts in: there, and in each folder that
     the script changes to. ScriptRefused where it starts no trainer."""
     reading = read(parse(re.sub(r"`pwd`|\$\(pwd\)|\$PWD\b|\$\{PWD\}", ".", text)))
-    program = _text(reading, trainers(reading)[0].named)
+    program = _text(reading, trainers(reading)[0].starting[-1])
     return () if program is None else where(reading, program)
 
 

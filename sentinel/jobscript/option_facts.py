@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import product
 from typing import Any, TypeVar, get_args
 
 from sentinel.jobscript.facts import BatchRamp, Curriculum, LrScheduler, declared_parameters, number, whole
@@ -15,14 +16,13 @@ T = TypeVar("T")
 Known = dict[str, Any]  # Values of `Facts`, by their names
 _WHOLE = [
     *["hidden-size", "ffn-hidden-size", "num-layers", "num-attention-heads", "kv-channels", "seq-length"],
-    *["max-position-embeddings", "vocab-size", "padded-vocab-size", "make-vocab-size-divisible-by", "num-experts"],
-    *["tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size", "world-size"],
-    *["micro-batch-size", "global-batch-size", "train-samples", "train-iters", "train-tokens"],
+    *["max-position-embeddings", "vocab-size", "padded-vocab-size", "num-experts", "context-parallel-size"],
+    *["world-size", "micro-batch-size", "global-batch-size", "train-samples", "train-iters", "train-tokens"],
     *["lr-decay-samples", "lr-decay-iters", "lr-decay-tokens"],
 ]
 _NOT_NEGATIVE = ["lr-warmup-samples", "lr-warmup-iters", "lr-warmup-tokens"]
 _NOT_NEGATIVE += ["save-interval", "eval-interval", "exit-interval"]
-_NUMBERS = ["lr-warmup-fraction", "lr", "min-lr", "init-method-std"]
+_NUMBERS = ["lr-warmup-fraction", "lr", "min-lr"]
 # Settings whose value stands in one option as it is.
 AS_IT_IS = {name: setting for name, setting in settings_of().items() if setting.option}
 
@@ -31,13 +31,18 @@ def not_negative(text: str) -> int:
     return int(number(str(int(text))))
 
 
-# Option -> the fact, and how its value is read or, for a switch, what it says.
+# Option -> the fact, and how its value is read or, for a switch, what it says; then the trainer's own value where the
+# option is not given. Megatron's are in megatron/arguments.py, the same in all three.
 Table = Mapping[str, tuple[Any, ...]]
 _MEGATRON: Table = {
     **{f"--{name}": (name.replace("-", "_"), whole) for name in _WHOLE},
     **{f"--{name}": (name.replace("-", "_"), not_negative) for name in _NOT_NEGATIVE},
     **{f"--{name}": (name.replace("-", "_"), number) for name in _NUMBERS},
-    **{setting.option: (name, number) for name, setting in AS_IT_IS.items()},
+    **{setting.option: (name, number, setting.default) for name, setting in AS_IT_IS.items()},
+    "--tensor-model-parallel-size": ("tensor_model_parallel_size", whole, 1),
+    "--pipeline-model-parallel-size": ("pipeline_model_parallel_size", whole, 1),
+    "--make-vocab-size-divisible-by": ("make_vocab_size_divisible_by", whole, 128),
+    "--init-method-std": ("init_method_std", number, 0.02),
     "--pad-vocab-size-to": ("padded_vocab_size", whole),
     "--num-key-value-heads": ("num_query_groups", whole),
     "--ds-sequence-parallel-size": ("context_parallel_size", whole),
@@ -51,25 +56,13 @@ _LOSS_SCALES: Table = {  # Not with --deepspeed, whose engine takes them from it
     "--initial-loss-scale": ("initial_loss_scale", lambda text: number(text) or None),
 }
 _SWITCHES: Table = {
-    "--swiglu": ("gated_ffn", True),
+    "--swiglu": ("gated_ffn", True, False),
     "--glu-activation": ("gated_ffn", True),
-    "--embed-layernorm": ("embed_layernorm", True),
-    "--untie-embeddings-and-output-weights": ("tied_embeddings", False),
-    "--use-rotary-position-embeddings": ("learned_positions", False),
+    "--embed-layernorm": ("embed_layernorm", True, False),
+    "--untie-embeddings-and-output-weights": ("tied_embeddings", False, True),
+    "--use-rotary-position-embeddings": ("learned_positions", False, True),
     "--fp16": ("precision", "fp16"),
     "--bf16": ("precision", "bf16"),
-}
-# Megatron's own, for options that are not given: megatron/arguments.py, the same in all three.
-_DEFAULTS: Known = {
-    "gated_ffn": False,
-    "embed_layernorm": False,
-    "tied_embeddings": True,
-    "learned_positions": True,
-    "tensor_model_parallel_size": 1,
-    "pipeline_model_parallel_size": 1,
-    **{name: setting.default for name, setting in AS_IT_IS.items()},
-    "init_method_std": 0.02,
-    "make_vocab_size_divisible_by": 128,
 }
 
 
@@ -78,13 +71,20 @@ def by_megatrons_names(table: Table) -> dict[str, str]:
     return {f"--{fact.replace('_', '-')}": flag for flag, (fact, *_) in table.items()}
 
 
+def defaults_of(*tables: Table) -> Known:
+    """The trainer's own values, for options that are not given."""
+    return {name: default[0] for table in tables for name, _, *default in table.values() if default}
+
+
 def read_options(
-    given: Given, table: Table, unread: list[Unread], *, spelled: Callable[[str], str] = str
+    given: Given, unread: list[Unread], *tables: Table, spelled: Callable[[str], str] = str
 ) -> tuple[Known, set[str]]:
-    """The values of the options in the table, the last of each; and the facts that an unreadable one leaves open."""
+    """The values of the options in the tables, the last of each, those of a later table before an earlier one's; the
+    trainer's own for options that are not given, if there are no others to be seen. And the facts that an unreadable
+    option leaves open."""
     known: Known = {}
     unsure: set[str] = set()
-    for option in given.options:
+    for table, option in product(tables, given.options):
         name, meaning, *_ = table.get(spelled(option.flag), ("", None))
         why = option.unread
         try:
@@ -95,18 +95,16 @@ def read_options(
         if name and why is not None:
             unsure.add(name)
             unread.append(why)
+    known = (defaults_of(*tables) if given.complete else {}) | known
     return {name: value for name, value in known.items() if name not in unsure}, unsure
 
 
 def megatron_facts(given: Given, unread: list[Unread]) -> Known:
-    """What the options say; Megatron's defaults for those that are not given, if there are no others to be seen."""
+    """What the options say, and what it means that others are not there."""
     flags = {option.flag: option for option in given.options}
     grouped = _GROUPED if "--group-query-attention" in flags else {}
-    known, unsure = read_options(
-        given, {**_MEGATRON, **grouped, **({} if "--deepspeed" in flags else _LOSS_SCALES)}, unread
-    )
-    switched, unsure_switches = read_options(given, _SWITCHES, unread)
-    known, unsure = known | switched, unsure | unsure_switches
+    scales = {} if "--deepspeed" in flags else _LOSS_SCALES
+    known, unsure = read_options(given, unread, {**_MEGATRON, **grouped, **scales}, _SWITCHES)
     known["lr_scheduler"] = by_options(flags)
     if (ramp := flags.get("--rampup-batch-size")) is not None:
         known["rampup_batch_size"] = _ramp(ramp, unread)
@@ -117,9 +115,6 @@ def megatron_facts(given: Given, unread: list[Unread]) -> Known:
 
 def _absent(known: Known, unsure: set[str], flags: Mapping[str, Option]) -> None:
     """What it means that an option is not there."""
-    for name, value in _DEFAULTS.items():
-        if name not in unsure:
-            known.setdefault(name, value)
     if ("--save" not in flags or "save_interval" not in known) and "save_interval" not in unsure:
         known["save_interval"] = 0
     if "--deepspeed" not in flags:
@@ -153,14 +148,6 @@ def made(kind: type[T], values: Known, what: str, unread: list[Unread]) -> T | N
         return kind(**values)
     except ConfigError as error:
         unread.append(Unread(what=what, why=str(error)))
-        return None
-
-
-def or_none(parse: Callable[[str], T], text: str) -> T | None:
-    """The number; None for 0, and for what is none."""
-    try:
-        return parse(text) or None
-    except ValueError:
         return None
 
 
@@ -207,7 +194,6 @@ PRESETS: Mapping[str, tuple[int, int, int, int]] = {
     "gpt3-125M": (12, 768, 12, 2048),
     "gpt3-1.3B": (24, 2048, 16, 2048),
 }
-# Its options: the fact, how its value is read, and the trainer's own value where the option is not given.
 _GPT_TRAINER: Table = {
     "--preset": ("preset", str, "tiny"),
     "--seqlen": ("seq_length", whole),
@@ -233,18 +219,14 @@ _GPT_TRAINER: Table = {
 }
 NAMES = {"--lr-decay-tokens": "--lr-unit tokens --lr-decay", "--lr-warmup-samples": "--lr-warmup"}
 NAMES |= by_megatrons_names(_GPT_TRAINER)
-DEFAULTS: Known = {name: default[0] for name, _, *default in _GPT_TRAINER.values() if default}
+DEFAULTS = defaults_of(_GPT_TRAINER)
 
 
 def gpt_trainer_facts(given: Given, unread: list[Unread]) -> Known:
     """What the options say, with the preset's shape and the trainer's defaults."""
-    known, unsure = read_options(given, _GPT_TRAINER, unread)
-    for name, value in DEFAULTS.items() if given.complete else ():
-        if name not in unsure:
-            known.setdefault(name, value)
-    shape = ("gated_ffn", "tied_embeddings", "learned_positions")
-    topology = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
-    facts: Known = {name: _DEFAULTS[name] for name in (*shape, *topology)}
+    known, unsure = read_options(given, unread, _GPT_TRAINER)
+    facts: Known = {"gated_ffn": False, "tied_embeddings": True, "learned_positions": True}
+    facts |= {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
     preset = known.pop("preset", None)
     if preset in PRESETS:
         layers, width, heads, length = PRESETS[preset]

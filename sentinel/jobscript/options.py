@@ -28,13 +28,7 @@ class Occurrence:
     """An option where it is written, with the words after it that are its values."""
 
     at: Reached
-    values: tuple[Word, ...]
-    joined: bool  # `--flag=value`, one word
-
-    @property
-    def count(self) -> int:
-        """How many values it has there."""
-        return 1 if self.joined else len(self.values)
+    values: tuple[Word, ...]  # Of `--flag=value` this word itself
 
 
 def set_option(reading: Reading, change: SetOption) -> tuple[Edit, ...]:
@@ -73,26 +67,21 @@ def remove_option(reading: Reading, change: RemoveOption) -> tuple[Edit, ...]:
     return tuple(edits.values())
 
 
-def flag_of(reached: Reached) -> str:
-    """The option that a word is or begins with, as in `--lr=1e-4`; what it is otherwise means nothing."""
-    word = reached.word
-    return (word.raw if word.text is None else word.text).partition("=")[0]
-
-
 def _occurrences(reading: Reading, launch: Launch, flag: str) -> list[Occurrence]:
-    return [_occurrence(reading, reached) for reached in launch.arguments if flag_of(reached) == flag]
+    return [_occurrence(reading, reached) for reached in launch.arguments if reached.word.flag == flag]
 
 
 def _occurrence(reading: Reading, at: Reached) -> Occurrence:
     words = at.written.words
     place = next(index for index, word in enumerate(words) if word.start == at.word.start)
-    joined = "=" in at.word.raw
+    if "=" in at.word.raw:
+        return Occurrence(at=at, values=(at.word,))
     values: list[Word] = []
-    for word in words[place + 1 :] if not joined else ():
+    for word in words[place + 1 :]:
         if word.is_option or not _is_value(reading, word, at) or (values and word.variable):
             break
         values.append(word)
-    return Occurrence(at=at, values=tuple(values), joined=joined)
+    return Occurrence(at=at, values=tuple(values))
 
 
 def _is_value(reading: Reading, word: Word, at: Reached) -> bool:
@@ -104,14 +93,14 @@ def _is_value(reading: Reading, word: Word, at: Reached) -> bool:
     if word.splice == "quoted elements" or any(first.is_option for first in inside):
         return False
     if len(inside) > len(held):
-        raise reading.script.refusal(word.start, f"${word.variable} after {flag_of(at)} holds more than one word")
+        raise reading.script.refusal(word.start, f"${word.variable} after {at.word.flag} holds more than one word")
     return True
 
 
 def _replacement(
     reading: Reading, occurrence: Occurrence, change: SetOption, launches: tuple[Launch, ...]
 ) -> tuple[Edit, ...]:
-    line, given = reading.script.line(occurrence.at.word.start), occurrence.count
+    line, given = reading.script.line(occurrence.at.word.start), len(occurrence.values)
     if change.value is None:
         if given:
             raise ScriptRefused(line, f"{change.flag} has a value there, and should be a switch")
@@ -121,7 +110,8 @@ def _replacement(
         raise ScriptRefused(line, f"{change.flag} {several}")
     if why := why_not_written(change.value, occurrence.at, launches):
         raise ScriptRefused(line, why)
-    word, before = (occurrence.at.word, f"{change.flag}=") if occurrence.joined else (occurrence.values[0], "")
+    (word,) = occurrence.values
+    before = f"{change.flag}=" if word is occurrence.at.word else ""
     _refuse_side_effects(reading, word)
     if word.text == before + change.value:
         return ()
@@ -138,11 +128,12 @@ def _refuse_side_effects(reading: Reading, value: Word) -> None:
 def _removal(reading: Reading, occurrence: Occurrence, change: RemoveOption) -> Edit:
     script, at = reading.script, occurrence.at
     wanted = len(occurrence.values) if change.values is None else change.values
-    if wanted > occurrence.count:
-        raise script.refusal(at.word.start, f"{change.flag} has {occurrence.count} values there, not {wanted}")
-    for value in [at.word, *occurrence.values[:wanted]]:
-        _refuse_side_effects(reading, value)
-    end = occurrence.values[wanted - 1].end if wanted and not occurrence.joined else at.word.end
+    if wanted > len(occurrence.values):
+        raise script.refusal(at.word.start, f"{change.flag} has {len(occurrence.values)} values there, not {wanted}")
+    removed = [at.word, *occurrence.values[:wanted]]
+    for word in removed:
+        _refuse_side_effects(reading, word)
+    end = removed[-1].end
     if b"#" in script.source[at.word.start : end] and at.written.kind == "array":
         raise script.refusal(at.word.start, f"a comment is between {change.flag} and its values")
     return _with_its_blanks(script.source, at.written, at.word.start, end)
@@ -203,7 +194,7 @@ def refuse_more_than_asked(before: Reading, after: Reading, change: SetOption | 
     """ScriptRefused where a rewritten script would give any command other words than before, but for this option."""
     if _without(before, change.flag) != _without(after, change.flag):
         raise ScriptRefused(None, f"with {change.flag} changed, other arguments would change, too")
-    kept = any(flag_of(reached) == change.flag for launch in trainers(after) for reached in launch.arguments)
+    kept = any(reached.word.flag == change.flag for launch in trainers(after) for reached in launch.arguments)
     if kept != isinstance(change, SetOption):
         raise ScriptRefused(None, f"{change.flag} could not be changed")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -12,7 +13,7 @@ from sentinel.jobscript.given import Given, Option, Unread, given, options_of
 from sentinel.jobscript.huggingface_options import NAMES as HUGGINGFACE_NAMES
 from sentinel.jobscript.huggingface_options import huggingface_facts, is_huggingface
 from sentinel.jobscript.megatron_log import given_by_log, is_megatron_log, measured
-from sentinel.jobscript.option_facts import NAMES, Known, gpt_trainer_facts, made, megatron_facts, or_none
+from sentinel.jobscript.option_facts import NAMES, Known, gpt_trainer_facts, made, megatron_facts
 from sentinel.vocabulary.errors import ConfigError, LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
 
@@ -95,18 +96,14 @@ _FAMILIES: Mapping[Family, tuple[Callable[[Given, list[Unread]], Known], Mapping
 
 
 def _family_of(given: Given) -> Family | None:
+    """Whose options the program takes: by its name, or by options that no other trainer has together."""
     if given.program == _OWN_TRAINER:
         return "gpt"
-    if _is_megatron(given):
+    flags = {option.flag for option in given.options}
+    alone = given.program.startswith("pretrain_") or any(map(_MEGATRONS_ALONE.fullmatch, flags))
+    if alone or len(flags & _MEGATRONS) >= 2:
         return "megatron"
     return "huggingface" if is_huggingface(given) else None
-
-
-def _is_megatron(given: Given) -> bool:
-    """Whether the program takes Megatron's options: by its name, or by those that no other trainer has together."""
-    flags = {option.flag for option in given.options}
-    by_name = given.program.startswith("pretrain_")
-    return by_name or any(map(_MEGATRONS_ALONE.fullmatch, flags)) or len(flags & _MEGATRONS) >= 2
 
 
 _MEGATRONS_ALONE = re.compile(
@@ -160,7 +157,9 @@ def _from_slurm(given: Given, known: Known, unread: list[Unread]) -> None:
 
 def _number_of(options: Sequence[Option], *flags: str) -> int | None:
     texts = [option.values[0] for option in options if option.flag in flags and not option.unread and option.values]
-    return or_none(whole, texts[0]) if texts else None
+    with contextlib.suppress(ValueError):
+        return whole(texts[0]) if texts else None
+    return None
 
 
 def _declared(given: Given, known: Known, name: str) -> None:

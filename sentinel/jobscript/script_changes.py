@@ -24,11 +24,10 @@ from sentinel.jobscript.megatron_options import (
 )
 from sentinel.jobscript.reading import Read, read_text
 from sentinel.plan.baseline import Baseline, filled, lr_warmup_steps
-from sentinel.plan.evidence import wanted_number
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.pacing import LrSchedule
-from sentinel.vocabulary.training_settings import Free, TrainingSettings, difference, settings_of
+from sentinel.vocabulary.training_settings import Free, TrainingSettings, difference, settings_of, wanted_number
 
 _OVERRIDES_ONLY = "can't be done by a job script: only a trainer that reads overrides.json does it"
 # Keys of overrides.json that a job script can carry at all; whether a given script can, `changes_of` says.
@@ -124,15 +123,14 @@ def _marked(overrides: Overrides, found: Read, text: str, reported: Baseline | N
     own = filled(baseline_of_script(text, found), reported)
     for what in _only_by_overrides(standing, own, overrides.anchor):
         raise ConfigError(f"{what} {_OVERRIDES_ONLY}")
-    seqlen = standing.seqlen
-    shortens = seqlen is not None and seqlen != own.seqlen and (seqlen.warms_up or own.seqlen is not None)
-    if shortens and by_huggingface and seqlen is not None and seqlen.warms_up:
+    seqlen = standing.seqlen if standing.seqlen != own.seqlen else None
+    if by_huggingface and seqlen is not None and seqlen.warms_up:
         raise ConfigError(f"the sequence length {_OVERRIDES_ONLY}")
-    shortens = shortens and not by_huggingface
+    shortens = not by_huggingface and seqlen is not None and (seqlen.warms_up or own.seqlen is not None)
     once_numbers = {name: value for name in OPTIONS if (value := getattr(once, name, None)) is not None}
-    changed = [name for name in difference(own, standing) if name in OPTIONS and getattr(standing, name) is not None]
+    changed = {name: getattr(standing, name) for name in difference(own, standing) if name in OPTIONS}
     wanted = Wanted(
-        numbers=once_numbers | {name: getattr(standing, name) for name in changed},
+        numbers=once_numbers | changed,
         peak_lr=standing.lr.peak if standing.lr and (own.lr is None or standing.lr.peak != own.lr.peak) else None,
         lr_warmup=_lr_warmup(standing.lr, own),
         seqlen_warmup=_seqlen_warmup(standing, own, facts) if shortens else None,

@@ -92,6 +92,14 @@ def parse(text: str) -> Script:
     return script
 
 
+def hidden(source: bytes, start: int, end: int, spans: Iterable[tuple[int, int]]) -> bytes:
+    """The bytes from `start` to `end` with those of each span as NULs, which no script has."""
+    masked = bytearray(source[start:end])
+    for first, last in spans:
+        masked[first - start : last - start] = bytes(last - first)
+    return bytes(masked)
+
+
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it, in the order of the text."""
     stack = [node]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -40,8 +40,8 @@ class Launch:
     """A command that starts a Python program, the program's name, and the words after it."""
 
     command: Command
-    named: Reached  # The word that names the program
     program: str
+    starting: tuple[Reached, ...]  # The words before those; the last of them names the program
     arguments: tuple[Reached, ...]
 
 
@@ -97,8 +97,9 @@ def _launches(reading: Reading) -> Iterator[Launch]:
         place = _program(words)
         if place is not None:
             program = words[place].word.raw.strip("\"'").rpartition("/")[2]
-            arguments = _on_its_line(reading, words[place:])[1:]
-            yield Launch(command=command, named=words[place], program=program, arguments=tuple(arguments))
+            _, *arguments = _on_its_line(reading, words[place:])
+            starting = tuple(words[: place + 1])
+            yield Launch(command=command, program=program, starting=starting, arguments=tuple(arguments))
 
 
 def _on_its_line(reading: Reading, words: Sequence[Reached]) -> Sequence[Reached]:
@@ -161,25 +162,21 @@ def _trains(words: Sequence[Reached]) -> bool:
 
 
 def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
-    launching = {launch.command.node.id: len(launch.arguments) for launch in _launches(reading)}
+    launched = {one.command.node.id: (*one.starting, *one.arguments) for one in _launches(reading)}
+    yield from only_told(reading, _TELLERS)
     for command in reading.commands:
-        if command.name in _TELLERS and _only_tells(reading.script, command.node):
-            yield command.node.start_byte, command.node.end_byte
         hands_on = _INTERPRETER.fullmatch(command.name) or command.name in {*_TELLERS, *reading.functions}
-        if hands_on and command.node.id not in launching:
+        if hands_on and command.node.id not in launched:
             continue
-        words: Sequence[Reached] = command.words
-        if command.node.id in launching and (place := _program(words)) is not None:
-            words = words[: place + 1 + launching[command.node.id]]  # what comes after a line break is lost
-        for reached in words:
-            if (reached.word.text or reached.word.raw).partition("=")[0] == flag:
+        for reached in launched.get(command.node.id, command.words):  # what comes after a line break is lost
+            if reached.word.flag == flag:
                 yield reached.word.start, reached.word.end
 
 
-def only_told(reading: Reading) -> Iterator[tuple[int, int]]:
-    """The commands that show what they are given, and do nothing else with it."""
+def only_told(reading: Reading, tellers: Collection[str]) -> Iterator[tuple[int, int]]:
+    """The commands of these names that show what they are given, and do nothing else with it."""
     for command in reading.commands:
-        if command.name in ("cat", "echo", "grep", "ls", "printf") and _only_tells(reading.script, command.node):
+        if command.name in tellers and _only_tells(reading.script, command.node):
             yield command.node.start_byte, command.node.end_byte
 
 
@@ -250,19 +247,20 @@ def refuse_other_ways_to_set(reading: Reading, name: str) -> None:
             raise script.refusal(command.node.start_byte, f"${name} is changed there, too")
 
 
+# How a node of each type sets the variable that stands in for NAME.
+_SETTING = {
+    "binary_expression": r"NAME\s*[-+*/%]?=(?!=)",
+    "expansion": r"\$\{NAME:?=",
+    "for_statement": r"(?:for|select)\s+NAME\b",
+    "variable_assignment": r"NAME\[",
+}
+
+
 def _sets(node: Node, name: str) -> bool:
     """Whether this is a loop over the variable, `name[1]=…`, `unset`, `((name++))`, `((name = …))` or `${name:=…}`."""
     text = code_of(node)
-    if node.type == "variable_assignment":
-        element = node.child_by_field_name("name")
-        return element is not None and element.type == "subscript" and text.startswith(f"{name}[")
-    if node.type == "for_statement":
-        variable = node.child_by_field_name("variable")
-        return variable is not None and variable.text == name.encode()
-    if node.type == "expansion":
-        return re.match(rf"\$\{{{name}:?=", text) is not None
-    if node.type == "binary_expression":
-        return re.match(rf"{name}\s*[-+*/%]?=(?!=)", text) is not None
+    if node.type in _SETTING:
+        return re.match(_SETTING[node.type].replace("NAME", name), text) is not None
     counts = node.type in ("postfix_expression", "unary_expression") and re.search(r"\+\+|--", text) is not None
     return (counts or node.type == "unset_command") and any(code_of(child) == name for child in node.named_children)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
@@ -22,10 +20,10 @@ from sentinel.jobscript.here_documents import (
     filled,
     in_script,
     names_of,
-    refuse_later_editors,
+    the_only,
 )
 from sentinel.jobscript.made_json import bare
-from sentinel.jobscript.trainer import refuse_conditional, trainers
+from sentinel.jobscript.trainer import trainers
 from sentinel.vocabulary.errors import LineError
 
 # axolotl's names for TrainingArguments, and what it takes where TrainingArguments have another default.
@@ -49,18 +47,6 @@ _AXOLOTLS_OWN: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    """One `key: value` at the top of the document; positions are of the value in its text."""
-
-    key: str
-    key_start: int
-    start: int
-    end: int
-    text: str | None  # A scalar as it is written; None for null, a list or a mapping
-    scalar: bool
-
-
 def yaml_words(reading: Reading) -> tuple[Reached, ...]:
     """The words of the trainer's arguments that name a YAML file, one of each name."""
     named = {
@@ -79,9 +65,11 @@ def yaml_options(reading: Reading, fill: Fill) -> dict[str, tuple[str, ...]] | N
     """
     if (document := _document(reading)) is None:
         return None
-    pairs = _pairs(filled(reading, document, fill))
-    known = (pair for pair in pairs if pair.text is not None or not pair.scalar)
-    given: dict[str, tuple[str, ...]] = {pair.key: () if pair.text is None else (pair.text,) for pair in known}
+    given: dict[str, tuple[str, ...]] = {
+        key: (value.value,) if isinstance(value, yaml.ScalarNode) else ()
+        for key, (_, value) in _pairs(filled(reading, document, fill)).items()
+        if not _is_null(value)
+    }
     if "base_model" in given:
         given = {_AXOLOTL.get(key, key): values for key, values in given.items()}
         for key, value in _AXOLOTLS_OWN.items():
@@ -94,7 +82,7 @@ def set_in_yaml(reading: Reading, change: SetOption | RemoveOption) -> tuple[Edi
     command line gives this one, which then counts."""
     key = change.flag.removeprefix("--").replace("-", "_")
     for reached in (reached for launch in trainers(reading) for reached in launch.arguments):
-        name, joined, _ = (reached.word.text or reached.word.raw).partition("=")
+        name, joined, _ = reached.word.shown.partition("=")
         if name.lstrip("-").replace("-", "_") != key:
             continue
         if name.startswith("--"):
@@ -115,22 +103,15 @@ def set_in_yaml(reading: Reading, change: SetOption | RemoveOption) -> tuple[Edi
 def _document(reading: Reading) -> Document | None:
     names = {name for reached in yaml_words(reading) for name in names_of(reached)}
     found = [*documents(reading, lambda path, _: bare(path) in names)] if names else []
-    found = [document for document in found if len(_members(document.masked) & TRAINING_ARGUMENTS) >= 3]
-    if not found:
-        return None
-    if len(found) > 1:
-        raise reading.script.unclear("here-documents with YAML begin", [document.start for document in found])
-    refuse_conditional(reading, found[0].node, found[0].start, "YAML")
-    refuse_later_editors(reading, found[0].destination, found[0].start, "YAML")
-    return found[0]
+    found = [
+        each for each in found if len(TRAINING_ARGUMENTS & {_AXOLOTL.get(key, key) for key in _pairs(each.masked)}) >= 3
+    ]
+    return the_only(reading, found, "YAML") if found else None
 
 
-def _members(text: str) -> frozenset[str]:
-    return frozenset(_AXOLOTL.get(pair.key, pair.key) for pair in _pairs(text))
-
-
-def _pairs(text: str) -> list[_Pair]:
-    """The members of the mapping at the top. LineError where it is none, or names a key twice."""
+def _pairs(text: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """Key -> its node and its value's, of the mapping at the top; their marks are positions in the text. LineError
+    where it is no mapping, or names a key twice."""
     try:
         root = yaml.compose(re.sub(r"[^\n\t -~]", "x", text), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
@@ -139,56 +120,52 @@ def _pairs(text: str) -> list[_Pair]:
         raise LineError(f"{where} is not YAML: {getattr(error, 'problem', None) or error}") from error
     if not isinstance(root, yaml.MappingNode):
         raise LineError("there is no mapping of names to values")
-    found = [_pair(key, value) for key, value in root.value if isinstance(key, yaml.ScalarNode)]
-    names = [pair.key for pair in found]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    scalars = [key.value for key, _ in root.value if isinstance(key, yaml.ScalarNode)]
+    if twice := next((name for name in scalars if scalars.count(name) > 1), None):
         raise LineError(f"{twice} is given twice")
-    return found
+    return {key.value: (key, value) for key, value in root.value if isinstance(key, yaml.ScalarNode)}
 
 
-def _pair(key: Any, value: Any) -> _Pair:
-    scalar = isinstance(value, yaml.ScalarNode)
-    known = scalar and not value.tag.endswith(":null")
-    start, end = value.start_mark.index, value.end_mark.index
-    return _Pair(
-        key=str(key.value),
-        key_start=key.start_mark.index,
-        start=start,
-        end=end,
-        text=value.value if known else None,
-        scalar=scalar,
-    )
+def _is_null(value: yaml.Node) -> bool:
+    return isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null")
 
 
 def _edit(text: str, key: str, change: SetOption | RemoveOption) -> Edit | None:
     pairs = _pairs(text)
-    named = next((pair for pair in pairs if pair.key == key), None)
-    line_start = 0 if named is None else text.rfind("\n", 0, named.key_start) + 1
+    if key in pairs:
+        return _change(text, key, *pairs[key], change)
     if isinstance(change, RemoveOption):
-        if named is None:
-            return None
-        line_end = text.find("\n", named.end) + 1
-        if text[line_start : named.key_start].strip() or "\n" in text[named.key_start : named.end] or not line_end:
-            raise LineError(f"{key} is not on a line of its own")
-        return Edit(start=line_start, end=line_end, new="")
-    value = _scalar("true" if change.value is None else change.value)
-    if named is not None:
-        if not named.scalar or named.start < named.key_start or "\n" in text[named.key_start : named.end]:
-            raise LineError(f"the value of {key} is not one on the key's own line")
-        if named.text is not None and _same(named.text, value):
-            return None
-        blank = "" if text[named.start - 1 : named.start].isspace() else " "
-        return Edit(start=named.start, end=named.end, new=f"{blank}{value}")
-    first = min(pairs, key=lambda pair: pair.key_start)
-    indent = text[text.rfind("\n", 0, first.key_start) + 1 : first.key_start]
+        return None
+    first = min(node.start_mark.index for node, _ in pairs.values())
+    indent = text[text.rfind("\n", 0, first) + 1 : first]
     if indent.strip():
         raise LineError(f"{key} is not there, and its lines are not one `key: value` each")
     at = len(text.rstrip())
-    return Edit(start=at, end=at, new=f"\n{indent}{key}: {value}")
+    return Edit(start=at, end=at, new=f"\n{indent}{key}: {_scalar(change.value)}")
 
 
-def _scalar(value: str) -> str:
+def _change(text: str, key: str, at: yaml.Node, value: yaml.Node, change: SetOption | RemoveOption) -> Edit | None:
+    """The edit of a key that is there, with its value; None where it has this one."""
+    key_start, start, end = at.start_mark.index, value.start_mark.index, value.end_mark.index
+    one_line = "\n" not in text[key_start:end]
+    if isinstance(change, RemoveOption):
+        line_start, line_end = text.rfind("\n", 0, key_start) + 1, text.find("\n", end) + 1
+        if text[line_start:key_start].strip() or not one_line or not line_end:
+            raise LineError(f"{key} is not on a line of its own")
+        return Edit(start=line_start, end=line_end, new="")
+    if not isinstance(value, yaml.ScalarNode) or start < key_start or not one_line:
+        raise LineError(f"the value of {key} is not one on the key's own line")
+    new = _scalar(change.value)
+    if not _is_null(value) and _same(value.value, new):
+        return None
+    blank = "" if text[start - 1 : start].isspace() else " "
+    return Edit(start=start, end=end, new=f"{blank}{new}")
+
+
+def _scalar(value: str | None) -> str:
     """The value as every YAML reader takes it: `1e-05` is a text to most, `1.0e-05` a number to all."""
+    if value is None:
+        return "true"  # a switch
     if (number := re.fullmatch(r"(-?\d+)(\.\d+)?([eE][-+]\d+)", value)) is not None:
         return f"{number[1]}{number[2] or '.0'}{number[3]}"
     return value if re.fullmatch(r"[\w./-]+", value) else json.dumps(value)
@@ -207,7 +184,8 @@ def _check(text: str, edit: Edit | None, key: str) -> None:
         return
     new = text[: edit.start] + edit.new + text[edit.end :]
     before, after = (
-        [(pair.key, each[pair.start : pair.end]) for pair in _pairs(each) if pair.key != key] for each in (text, new)
+        [(name, each[v.start_mark.index : v.end_mark.index]) for name, (_, v) in _pairs(each).items() if name != key]
+        for each in (text, new)
     )
     if before != after:
         raise LineError("the change would reach further than its key")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from tree_sitter import Node
 
-from sentinel.jobscript.syntax import Script, code_of, from_bytes
+from sentinel.jobscript.syntax import Script, code_of, from_bytes, hidden
 
 # What a word that is one expansion becomes: `$X` the words of X, `${X[@]}` the elements of an array.
 Splice = Literal["", "words", "elements", "quoted elements"]
@@ -17,7 +16,10 @@ _EXPANSION = re.compile("(simple_|arithmetic_)?expansion|(command|process)_subst
 _PLAIN_EXPANSION = frozenset(["$", "${", "}", "variable_name", "subscript"])
 _QUOTED = re.compile(r"""'[^']*'|"[^"\\$`]*\"""")
 _BACKSLASHED = re.compile(r"\\(.)", re.DOTALL)
-_BACKSLASHED_IN_QUOTES = re.compile(r'\\(["$`\\])')
+_BACKSLASHED_IN_QUOTES = re.compile(r'\\(?:\n|(["$`\\]))')  # A continued line is nothing
+# A word of a text that is split at blanks: between single quotes, and between double ones, with continued lines.
+_IN_SINGLE_QUOTES = re.compile(rb"[^ \t\n]+")
+_IN_DOUBLE_QUOTES = re.compile(rb'(?!\\\n)(?:[^ \t\n\\]++|\\["$`\\\n]|\\)++')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +41,19 @@ class Word:
         return _QUOTED.sub("", self.literal)
 
     @property
+    def shown(self) -> str:
+        """What the shell makes of it, or where that is not known how it is written."""
+        return self.raw if self.text is None else self.text
+
+    @property
+    def flag(self) -> str:
+        """The option that it is or begins with, as in `--lr=1e-4`; what it is otherwise means nothing."""
+        return self.shown.partition("=")[0]
+
+    @property
     def is_option(self) -> bool:
         """Whether argparse would take it for an option: a negative number is a value."""
-        text = self.raw if self.text is None else self.text
-        return len(text) > 1 and text[0] == "-" and not text[1].isdigit() and text[1] != "."
+        return re.match(r"-[^\d.]", self.shown, re.DOTALL) is not None
 
 
 def word(script: Script, node: Node) -> Word:
@@ -77,62 +88,20 @@ def words_of_string(script: Script, string: Node) -> tuple[Word, ...]:
 
     A word that goes on over a continued line has no text: it is not followed.
     """
+    start, double = string.start_byte + 1, string.type != "raw_string"
+    spans = {_trimmed(script, child): child for child in string.children if _EXPANSION.fullmatch(child.type)}
+    masked = hidden(script.source, start, string.end_byte - 1, spans)
     found: list[Word] = []
-    pieces: list[_Piece] = []
-    for piece in _pieces(script, string):
-        if piece.kind == "blank":
-            if pieces:
-                found.append(_joined(script, pieces))
-            pieces = []
-        elif piece.kind != "continuation" or pieces:
-            pieces.append(piece)
-    while pieces and pieces[-1].kind == "continuation":
-        pieces.pop()
-    if pieces:
-        found.append(_joined(script, pieces))
+    for match in (_IN_DOUBLE_QUOTES if double else _IN_SINGLE_QUOTES).finditer(masked):
+        written = match.group()
+        if match.end() == len(masked):
+            written = re.sub(rb"(\\\n)+\Z", b"", written)
+        literal = from_bytes(written.replace(b"\0", b""))
+        literal = _BACKSLASHED_IN_QUOTES.sub(r"\1", literal) if double else literal
+        first, last = start + match.start(), start + match.start() + len(written)
+        text = None if b"\0" in written or b"\\\n" in written else literal
+        found.append(_word(script, first, last, text, literal, spans.get((first, last))))
     return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A run of bytes of one kind inside quotes."""
-
-    kind: str  # blank, text, continuation or expansion
-    start: int
-    end: int
-    text: str = ""
-    node: Node | None = None
-
-
-_RUNS = re.compile(rb'(?P<blank>[ \t\n]+)|(?P<continuation>\\\n)|(?P<escaped>\\["$`\\])|(?P<text>[^ \t\n\\]+|\\)')
-
-
-def _pieces(script: Script, string: Node) -> Iterator[_Piece]:
-    position, last = string.start_byte + 1, string.end_byte - 1
-    for node in (child for child in string.children if _EXPANSION.fullmatch(child.type)):
-        start, end = _trimmed(script, node)
-        yield from _runs(script, position, start, single=False)
-        yield _Piece("expansion", start, end, node=node)
-        position = end
-    yield from _runs(script, position, last, single=string.type == "raw_string")
-
-
-def _runs(script: Script, start: int, end: int, *, single: bool) -> Iterator[_Piece]:
-    for found in _RUNS.finditer(script.source, start, end):
-        kind, text = found.lastgroup, from_bytes(found.group())
-        if kind == "blank" or (kind == "continuation" and not single):
-            yield _Piece(kind, found.start(), found.end())
-        elif kind == "continuation":  # two bytes between single quotes: a backslash, then a blank
-            yield _Piece("text", found.start(), found.end() - 1, "\\")
-            yield _Piece("blank", found.end() - 1, found.end())
-        else:
-            yield _Piece("text", found.start(), found.end(), text[1:] if kind == "escaped" and not single else text)
-
-
-def _joined(script: Script, pieces: list[_Piece]) -> Word:
-    literal = "".join(piece.text for piece in pieces)
-    text = literal if all(piece.kind == "text" for piece in pieces) else None
-    return _word(script, pieces[0].start, pieces[-1].end, text, literal, pieces[0].node if len(pieces) == 1 else None)
 
 
 def _trimmed(script: Script, node: Node) -> tuple[int, int]:
@@ -150,7 +119,7 @@ def _literal(node: Node) -> str | None:
     if node.type == "raw_string":
         return text[1:-1]
     if node.type == "string" and all(child.type == "string_content" for child in node.named_children):
-        return _BACKSLASHED_IN_QUOTES.sub(r"\1", text[1:-1].replace("\\\n", ""))
+        return _BACKSLASHED_IN_QUOTES.sub(r"\1", text[1:-1])
     if node.type == "concatenation" and "{" not in text:
         parts = [part for child in node.named_children if (part := _literal(child)) is not None]
         return "".join(parts) if len(parts) == len(node.named_children) else None

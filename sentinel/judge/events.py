@@ -55,8 +55,7 @@ class Findings:
             self._events.append(spike(onset_range, end, reason, led))
 
     def change(self, step: int, what: str) -> None:
-        change = EventKind.REGIME_CHANGE
-        self._events.append(Event(kind=change, onset_range=(step, step), verdict_step=step, end_step=step, reason=what))
+        self._events.append(regime_change(step, what))
 
     def plateau(self, onset_range: tuple[int, int], step: int, reason: str) -> None:
         if "plateau" not in self._open_at:
@@ -91,6 +90,11 @@ class Findings:
         at = self._open_at.pop(what, None)
         if at is not None:
             self._events[at] = replace(self._events[at], end_step=step)
+
+
+def regime_change(step: int, what: str) -> Event:
+    kind = EventKind.REGIME_CHANGE
+    return Event(kind=kind, onset_range=(step, step), verdict_step=step, end_step=step, reason=what)
 
 
 def spike(onset_range: tuple[int, int], end: int | None, reason: str, led: Led) -> Event:

@@ -66,14 +66,10 @@ def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:
             continue
         every = lag // 4 or 1  # neighbouring chords of a long lag say the same
         triples = zip(values[::every], values[lag::every], values[2 * lag :: every])  # noqa: B905 - the last is shortest
-        sigmas.append(chord_sigma([middle - (left + right) * 0.5 for left, middle, right in triples]))
+        chords = sorted([middle - (left + right) * 0.5 for left, middle, right in triples])
+        n = len(chords)
+        sigmas.append((chords[(3 * n) // 4] - chords[n // 2]) / 0.6745 / _SQRT_3_2)
     return max(sigmas, default=0.0)
-
-
-def chord_sigma(chords: Iterable[float]) -> float:
-    ordered = sorted(chords)
-    n = len(ordered)
-    return (ordered[(3 * n) // 4] - ordered[n // 2]) / 0.6745 / _SQRT_3_2
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +93,10 @@ class PowerLaw:
 
 
 class NoiseBand:
-    """Where a signal's own noise lets it be, learnt only from values that stayed inside: never from a divergence.
-
-    level = the smaller of the median of the last 4 blocks' medians and the mean of the last 2. upper = level +
-    max(k * tail * sigma, floor * |level|). sigma is `robust_sigma` over 8 blocks, or where the loss wanders more than
-    its neighbours differ, `wandering_sigma` over 12: for independent noise they are the same. tail is 1, or the height
-    (in k sigma) that three lone outliers of the last 1,024 values have reached: a run with heavy tails stops calling
-    each of them a spike.
-    """
+    """Where a signal's own noise lets it be, by the formula above. upper = level + max(k * tail * sigma, floor *
+    |level|). sigma is `robust_sigma` over 8 blocks or, if larger, `wandering_sigma` over 12: for independent noise they
+    are the same. tail is 1, or the height of the outliers (in k sigma): a run with heavy tails stops calling each of
+    them a spike."""
 
     def __init__(self, *, sigmas: float, floor: float) -> None:
         self._sigmas, self._floor, self._cold_floor = sigmas, floor, _COLD_FLOOR

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
-from sentinel.judge.events import Event, EventKind
+from sentinel.judge.events import Event, regime_change
 from sentinel.judge.readings import Readings
 from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
@@ -59,14 +59,8 @@ class Replay:
         for event in self.series.events:
             if event.onset_range[1] >= first_step:
                 self._gone.append(replace(event, end_step=last_step) if event.end_step is None else event)
-        went_back = Event(
-            kind=EventKind.REGIME_CHANGE,
-            onset_range=(first_step, first_step),
-            verdict_step=first_step,
-            end_step=first_step,
-            reason=f"attempt {attempt} begins at step {first_step}, the one before it had reached {last_step}",
-        )
-        self._gone.append(went_back)
+        what = f"attempt {attempt} begins at step {first_step}, the one before it had reached {last_step}"
+        self._gone.append(regime_change(first_step, what))
         self._set_back(first_step)
 
     def _set_back(self, first_step: int) -> None:

@@ -68,9 +68,8 @@ class UnhealthySpan:
 
 
 class UnhealthySpans:
-    """Folds the samples of one line of descent, in order. What is kept does not grow with the samples. usual = the
-    median of the last 64 medians of 8 healthy readings. A reading is extreme that is not a number, or above `factor`
-    times the usual value; nothing is learned from it. A skipped update's gradient norm is not read."""
+    """Folds the samples of one line of descent, in order. What is kept does not grow with the samples. Nothing is
+    learned from an extreme reading."""
 
     def __init__(self, thresholds: Thresholds, planned: Iterable[int] = ()) -> None:
         self._regime = Regime(thresholds, planned)

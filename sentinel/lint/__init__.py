@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 
 from sentinel.jobscript import Rewritten, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.megatron_options import changes_at
 from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import THE_SCRIPT_ALONE, Known, changes_of
-from sentinel.lint import batches, numerics, restart, saves, schedules, shape, slw
+from sentinel.lint import batches, numerics, saves, schedules, shape, slw
 from sentinel.lint.finding import Finding, Severity, applied, in_its_words, rules_of
 from sentinel.vocabulary.errors import ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
@@ -32,8 +33,9 @@ __all__ = [
     "new_scripts",
 ]
 
-RULES = tuple(rule for family in (shape, batches, schedules, slw, numerics, saves) for rule in rules_of(family))
-RESTART_RULES = rules_of(restart)
+_ALL = tuple(rule for family in (shape, batches, schedules, slw, numerics, saves) for rule in rules_of(family))
+RESTART_RULES = tuple(rule for rule in _ALL if "before" in signature(rule).parameters)
+RULES = tuple(rule for rule in _ALL if rule not in RESTART_RULES)
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sentinel.jobscript.derived import batch_schedule
 from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, Facts
 from sentinel.lint.finding import Remark, error, note, warning
 
@@ -49,7 +50,7 @@ def tensor_parallel_divides(facts: Facts, tensor: int) -> Iterator[Remark]:
             yield error(f"{name} {value} can't be split over {tensor} tensor parallel ranks: {fits} can")
 
 
-def layers_and_stages(n: int, stages: int, pp_partition_method: str | None = None) -> Iterator[Remark]:
+def layers_and_stages(layers: int, stages: int, method: str | None = None) -> Iterator[Remark]:
     """Layers % pipeline stages = 0; with the embeddings counted as layers where DeepSpeed cuts by them, too.
 
     tr11-176B: 70 layers and two embeddings over 12 stages, `type:transformer|embedding`. Where DeepSpeed cuts, an
@@ -57,7 +58,6 @@ def layers_and_stages(n: int, stages: int, pp_partition_method: str | None = Non
 
     Source: Megatron-LM, megatron/model/transformer.py; tr11-176B README.
     """
-    layers, method = n, pp_partition_method
     if stages == 1:
         return
     parts = layers + (2 if method is not None and "embedding" in method else 0)
@@ -112,8 +112,8 @@ def batch_ramp_divides(facts: Facts, ramp: BatchRamp, copies: int | None = None)
     if micro is None or copies is None or consumed >= ramp.samples:
         return
     one, first = micro * copies, ramp.start
-    if consumed and batch is not None:
-        first += consumed * max(0, batch - ramp.start) // ramp.samples // ramp.increment * ramp.increment
+    if consumed and (schedule := batch_schedule(facts)) is not None:
+        first = schedule.samples(consumed)
     for name, value in (("start", first), ("increment", ramp.increment)):
         if value % one:
             yield error(
@@ -158,13 +158,12 @@ def pipeline_bubble(batch: int, micro: int, copies: int, stages: int) -> Iterato
         )
 
 
-def zero_and_pipeline(facts: Facts) -> Iterator[Remark]:
+def zero_and_pipeline(deepspeed: DeepSpeedJson, stages: int) -> Iterator[Remark]:
     """ZeRO 2 and 3 divide gradients, which pipeline stages need whole.
 
     Source: DeepSpeed, deepspeed/runtime/pipe/engine.py; DeepSpeed's curriculum tutorial, section 2.
     """
-    stage = facts.deepspeed.zero_stage if facts.deepspeed else None
-    stages = facts.pipeline_model_parallel_size or 1
+    stage = deepspeed.zero_stage
     if stage is not None and stage >= 2 and stages > 1:
         yield error(f"ZeRO stage {stage} does not run with {stages} pipeline stages: use stage 0 or 1, or no pipeline")
 
@@ -174,18 +173,17 @@ def deepspeed_agrees(facts: Facts, deepspeed: DeepSpeedJson) -> Iterator[Remark]
 
     Source: DeepSpeed configuration JSON, "Batch Size Related Parameters".
     """
-    said = deepspeed
     for name, theirs, ours in (
-        ("train_batch_size", said.train_batch_size, facts.global_batch_size),
-        ("train_micro_batch_size_per_gpu", said.micro_batch_size, facts.micro_batch_size),
+        ("train_batch_size", deepspeed.train_batch_size, facts.global_batch_size),
+        ("train_micro_batch_size_per_gpu", deepspeed.micro_batch_size, facts.micro_batch_size),
     ):
         if theirs is not None and ours is not None and theirs != ours:
             yield error(f"the DeepSpeed JSON's {name} is {theirs}, and the trainer is given {ours}: make them one")
-    for precision, enabled in (("fp16", said.fp16), ("bf16", said.bf16)):
+    for precision, enabled in (("fp16", deepspeed.fp16), ("bf16", deepspeed.bf16)):
         if enabled is not None and facts.precision is not None and enabled != (facts.precision == precision):
             state = "on" if enabled else "off"
             yield error(f"the DeepSpeed JSON has {precision} {state}, and the trainer is given {facts.precision}")
-    clip = said.gradient_clipping
+    clip = deepspeed.gradient_clipping
     if clip is not None and facts.clip_grad is not None and clip != facts.clip_grad:
         yield warning(
             f"the DeepSpeed JSON clips gradients at {clip:g}, and the trainer is given {facts.clip_grad:g}: "

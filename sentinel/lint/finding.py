@@ -11,7 +11,7 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any, Literal
 
-from sentinel.jobscript.derived import replicas, scale, total_steps, warmup_steps
+from sentinel.jobscript.derived import parameter_count, replicas, scale, total_steps, warmup_steps
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.reading import Read
 
@@ -47,7 +47,8 @@ Rule = Callable[..., Iterator[Remark]]
 _SHORT = {
     "h": "hidden_size",
     "f": "ffn_hidden_size",
-    "n": "num_layers",
+    "layers": "num_layers",
+    "method": "pp_partition_method",
     "world": "world_size",
     "tensor": "tensor_model_parallel_size",
     "stages": "pipeline_model_parallel_size",
@@ -57,11 +58,14 @@ _SHORT = {
     "limit": "time_limit_min",
     "slw": "curriculum",
     "ramp": "rampup_batch_size",
+    "declared": "declared_parameters",
+    "std": "init_method_std",
 }
 _DERIVED: Mapping[str, Callable[[Facts], Any]] = {
     "facts": lambda facts: facts,
     "size": scale,
     "copies": replicas,
+    "count": parameter_count,
     "total": total_steps,
     "warmup": warmup_steps,
     **{short: attrgetter(name) for short, name in _SHORT.items()},

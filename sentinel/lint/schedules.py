@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
+
+import numpy as np
 
 from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, big, error, note, warning
@@ -128,10 +129,5 @@ def lr_for_size(lr: float, size: float) -> Iterator[Remark]:
 
 
 def _gpt3_lr(size: float) -> float:
-    if size <= _GPT3_LR[0][0]:
-        return _GPT3_LR[0][1]
-    for (below, lr_below), (above, lr_above) in pairwise(_GPT3_LR):
-        if size <= above:
-            share = math.log(size / below) / math.log(above / below)
-            return math.exp(math.log(lr_below) + share * math.log(lr_above / lr_below))
-    return _GPT3_LR[-1][1]
+    sizes, rates = np.log(_GPT3_LR).T
+    return math.exp(np.interp(math.log(size), sizes, rates))

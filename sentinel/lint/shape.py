@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.jobscript.derived import embedding_rows, parameter_count
+from sentinel.jobscript.derived import ParameterCount, embedding_rows
 from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, big, error, note, warning
 from sentinel.vocabulary.pacing import BILLION
+
+_SHAPE = (
+    *["hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads", "kv_channels", "num_query_groups"],
+    *["num_experts", "gated_ffn", "padded_vocab_size", "tied_embeddings", "embed_layernorm", "learned_positions"],
+)
+_TOPOLOGY = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
 def ffn_size(facts: Facts, h: int, f: int) -> Iterator[Remark]:
@@ -39,7 +45,7 @@ def ffn_size(facts: Facts, h: int, f: int) -> Iterator[Remark]:
     yield error(said) if max(ratio, 1 / ratio) >= 1.5 and not may_be_gated else warning(said)
 
 
-def width_depth_ratio(h: int, n: int, size: float | None = None) -> Iterator[Remark]:
+def width_depth_ratio(h: int, layers: int, size: float | None = None) -> Iterator[Remark]:
     """Width over depth, h / n: 150 to 200 is usual at 100B parameters and more; tr8 began with 512.
 
     Good models of 10B and more lie between 100 (LLaMA 65B) and 205 (tr11-176B): outside of it a note, below 75 or
@@ -47,14 +53,16 @@ def width_depth_ratio(h: int, n: int, size: float | None = None) -> Iterator[Rem
 
     Source: tr8-104B chronicle, experiments 4 and 7; Narayanan et al. 2021, Table 1 (arXiv:2104.04473).
     """
-    ratio, large = h / n, (size or 0) >= 10 * BILLION
+    ratio, large = h / layers, (size or 0) >= 10 * BILLION
     usual = f"for {h} wide, 150 to 200 means {math.ceil(h / 200)} to {max(1, h // 150)} layers"
     if ratio > 300:
-        yield warning(f"hidden_size {h} / {n} layers is {ratio:.0f}: a wide and shallow model learns little; {usual}")
+        yield warning(
+            f"hidden_size {h} / {layers} layers is {ratio:.0f}: a wide and shallow model learns little; {usual}"
+        )
     elif large and ratio < 75:
-        yield warning(f"hidden_size {h} / {n} layers is {ratio:.0f}: narrow and deep for its size; {usual}")
+        yield warning(f"hidden_size {h} / {layers} layers is {ratio:.0f}: narrow and deep for its size; {usual}")
     elif large and not 100 <= ratio <= 210:
-        yield note(f"hidden_size {h} / {n} layers is {ratio:.0f}; {usual}")
+        yield note(f"hidden_size {h} / {layers} layers is {ratio:.0f}; {usual}")
 
 
 def heads_divide_hidden(facts: Facts) -> Iterator[Remark]:
@@ -91,16 +99,13 @@ def head_size(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def parameters_as_declared(facts: Facts, declared_parameters: float) -> Iterator[Remark]:
+def parameters_as_declared(facts: Facts, declared: float, count: ParameterCount) -> Iterator[Remark]:
     """Parameters by formula, n(12h^2 + 13h) + vh + sh + 2h, against the size that the run has in its name.
 
     Off by more than a quarter is an error, by more than a tenth a warning. tr8-104B had 57B for five experiments.
 
     Source: tr8-104B chronicle, experiment 6; tr8-104B-wide README, "Memory usage".
     """
-    declared = declared_parameters
-    if (count := parameter_count(facts)) is None:
-        return
     nearest = min(max(declared, count.least), count.most)
     off = max(nearest / declared, declared / nearest)
     has = big(count.least)
@@ -144,14 +149,13 @@ def enough_positions(max_position_embeddings: int, seq_length: int) -> Iterator[
         yield error(f"{few}: it should be {seq_length}")
 
 
-def initial_weights(h: int, init_method_std: float, size: float) -> Iterator[Remark]:
+def initial_weights(h: int, std: float, size: float) -> Iterator[Remark]:
     """init_method_std against sqrt(2 / 5h), for 1B parameters and more: above 3 x a warning, above 2 x a note.
 
     Megatron's default of 0.02 is 3.4 x it at 11600 wide. What changed tr8 was 0.006 there.
 
     Source: BigScience lessons learned; tr8-104B chronicle, experiment 11; Nguyen & Salazar 2019 (arXiv:1910.05895).
     """
-    std = init_method_std
     if size < BILLION:
         return
     right = math.sqrt(2 / (5 * h))
@@ -174,3 +178,23 @@ def embedding_layernorm(embed_layernorm: bool, precision: str, size: float) -> I
             f"{big(size)} parameters in fp16 without --embed-layernorm: add it before the first step (it has weights), "
             "or train in bf16"
         )
+
+
+def same_shape(before: Facts, facts: Facts, resume_step: int) -> Iterator[Remark]:
+    """The model's shape, which a checkpoint has and no option changes; the layout of its ranks, where it does not move.
+
+    Source: tr8-104B chronicle, experiments 6 and 7 (both from scratch); tr11-176B README, "Checkpoint reshaping".
+    """
+    if resume_step == 0:
+        return
+    for name in (*_SHAPE, *_TOPOLOGY):
+        was, would_be = getattr(before, name), getattr(facts, name)
+        if was is None or would_be is None or was == would_be:
+            continue
+        said = f"{name} was {was} and would be {would_be}"
+        if name in _SHAPE:
+            yield error(f"{said}: the checkpoint of step {resume_step} does not fit; such a change starts from scratch")
+        else:
+            yield warning(
+                f"{said}: the checkpoint of step {resume_step} has to be reshaped first (universal checkpoint)"
+            )

@@ -239,3 +239,24 @@ def old_curriculum_block(slw: Curriculum) -> Iterator[Remark]:
         yield note(
             "the JSON's curriculum_learning block is taken by DeepSpeed up to 0.19.7, and refused from 0.19.8 on"
         )
+
+
+def slw_still_to_come(before: Facts, slw: Curriculum, resume_step: int) -> Iterator[Remark]:
+    """SLW switched on at a restart: `fixed_linear` and `fixed_root` count from step 0, not from the restart.
+
+    Source: DeepSpeed, deepspeed/runtime/data_pipeline/curriculum_scheduler.py.
+    """
+    if before.curriculum == slw or resume_step == 0:
+        return
+    if slw.schedule not in ("fixed_linear", "fixed_root") or slw.total_steps is None:
+        return
+    if slw.total_steps <= resume_step:
+        yield error(
+            f"{slw.schedule} counts from step 0: after {resume_step} steps its {slw.total_steps} are over, and the "
+            "length is full at once; write fixed_discrete with absolute steps"
+        )
+    else:
+        yield warning(
+            f"{slw.schedule} counts from step 0: at step {resume_step} {resume_step / slw.total_steps:.0%} are over; "
+            "to begin with short sequences, write fixed_discrete with absolute steps"
+        )

@@ -1,21 +1,24 @@
-"""What a person is to be alerted to at a look, beside the incidents: one alert for each topic."""
+"""What a person is to be alerted to beside the incidents, one alert for each topic, and when: turns that fail again and
+again, a job that is gone or hangs. The incident log records them as `alert_firing` and `alert_resolved`; so a restarted
+daemon knows what was sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan import early_warning
-from sentinel.plan.alert_state import Alert, Severity, alert_states, unsettled, updated
 from sentinel.plan.incident import Event
 from sentinel.plan.incident_events import event
 from sentinel.plan.liveness import hindered, life_of
-from sentinel.plan.look import Look, Memory, Turn
+from sentinel.plan.look import Alert, AlertState, Look, Memory, Turn
 from sentinel.plan.observation import Life
+from sentinel.plan.page import Severity
 from sentinel.plan.policy import Policy
-from sentinel.plan.restart import bad_start_alert
+from sentinel.plan.restart import newest_audit
+from sentinel.plan.start_audit import Continued
 
+AGAIN_S = 3600.0  # seconds after which a failure that lasts is alerted to once more
 _UNKNOWN_S = 60.0  # seconds for which the state of a job that trains well may be unknown before a person is alerted
 _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
@@ -33,9 +36,8 @@ def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...
     if blind is not None:
         return tuple(alerts)
     hangs = look.verdict.reason if kind is VerdictKind.STALLED else None
-    alerts += [Alert(topic="overlap", reason=look.run.overlap), bad_start_alert(look)]
-    alerts.append(early_warning.alert(look, policy))
-    alerts += [_unknown(look, policy), Alert(topic="stalled", reason=hangs)]
+    alerts += [Alert(topic="overlap", reason=look.run.overlap), _bad_start(look)]
+    alerts += [_early_warning(look, policy), _unknown(look, policy), Alert(topic="stalled", reason=hangs)]
     if kind is not VerdictKind.DOWN:
         alerts.append(Alert(topic="down"))
     elif turn is not None and turn.down is not None:
@@ -98,3 +100,75 @@ def _unknown(look: Look, policy: Policy) -> Alert:
     due = run.open_incident is not None or look.verdict.kind in _TO_ACT_ON
     severity: Severity = "warning" if policy.mode == "observe" else "critical"
     return Alert(topic="unknown", reason=why, severity=severity, within_s=0.0 if due else _UNKNOWN_S)
+
+
+def _early_warning(look: Look, policy: Policy) -> Alert:
+    """Each warning is told once: after a rollback one from before the target is in force again."""
+    warning = look.series.warning if policy.warn != "off" else None
+    reason = None if warning is None else warning.reason
+    lasts = "early_warning" in alert_states(look.events)
+    told = any(
+        e["event"] == "alert_firing" and (e["topic"], e["reason"]) == ("early_warning", reason) for e in look.events
+    )
+    return Alert(topic="early_warning", reason=None if told and not lasts else reason, severity="warning")
+
+
+def _bad_start(look: Look) -> Alert:
+    found = newest_audit(look)
+    if found is None or found.verdict is not Continued.NO:
+        return Alert(topic="bad_start")
+    return Alert(topic="bad_start", reason=found.reason, severity="critical" if found.spoils else "warning")
+
+
+def updated(
+    states: Mapping[str, AlertState], alerts: Iterable[Alert], now_unix_s: float
+) -> tuple[dict[str, AlertState], tuple[AlertState, ...], tuple[AlertState, ...]]:
+    """The states after these alerts; those to alert a person to now; those that a person was alerted to and that are
+    over. A topic without an alert stays as it is: nothing is known of it now."""
+    known, due, over = dict(states), list[AlertState](), list[AlertState]()
+    for alert in alerts:
+        topic, severity, reason = alert.topic, alert.severity, alert.reason
+        before = known.pop(topic, None)
+        if reason is None:
+            if before is not None and before.alerted_unix_s is not None:
+                over.append(before)
+            continue
+        new = AlertState(topic=topic, severity=severity, reason=reason, since_unix_s=now_unix_s)
+        state = new if before is None else replace(before, severity=severity, reason=reason)
+        if is_due(state, now_unix_s, within_s=alert.within_s):
+            state = replace(state, alerted_unix_s=now_unix_s)
+            due.append(state)
+        known[alert.topic] = state
+    return known, tuple(due), tuple(over)
+
+
+def is_due(state: AlertState, now_unix_s: float, *, within_s: float) -> bool:
+    """Whether to alert a person now: it has lasted for `within_s`, and no alert was sent yet. `watch_failing` is sent
+    again every hour; the others (a job that is gone) once."""
+    if state.alerted_unix_s is not None:
+        return state.topic == "watch_failing" and now_unix_s - state.alerted_unix_s >= AGAIN_S
+    return now_unix_s - state.since_unix_s >= within_s
+
+
+def alert_states(events: Iterable[Event]) -> dict[str, AlertState]:
+    """Topic -> the last alert of the incident log, where it is not resolved."""
+    firing: dict[str, AlertState] = {}
+    for e in events:
+        if e["event"] == "alert_firing":
+            since, at, facts = e["since_unix_s"], e["time_unix_s"], ("topic", "severity", "reason")
+            last = {key: e[key] for key in facts}
+            firing[e["topic"]] = AlertState(**last, since_unix_s=float(since), alerted_unix_s=float(at))
+        elif e["event"] == "alert_resolved":
+            firing.pop(e["topic"], None)
+    return firing
+
+
+def unsettled(events: Sequence[Event], now_unix_s: float, *, within_s: float) -> bool:
+    """Whether the last action has failed, not longer than `within_s` ago, and nothing has come of it since. Such a
+    turn, in which nothing was tried, is no success yet. After that long without another try it is history."""
+    for e in reversed(events):
+        if e["event"] in ("done", "applied", "stopped", "closed"):
+            return False
+        if e["event"] == "failed":
+            return now_unix_s - float(e["time_unix_s"]) < within_s
+    return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sentinel.judge.recovery_check import WINDOW, BestMean
-from sentinel.vocabulary.codec import fields_of, read
+from sentinel.vocabulary.codec import Described, read
 from sentinel.vocabulary.overrides import STANDING
 from sentinel.vocabulary.pacing import Position, Track
 from sentinel.vocabulary.sample import AS_REPORTED, RunStarted, Sample, reported_settings
@@ -39,7 +39,7 @@ def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline(TrainingSettings):
+class Baseline(TrainingSettings, Described):
     """What the run trained with when the incident began, and who says so: each rung changes this, not what the last
     rung left. None is what the trainer has not reported; a schedule that does nothing is one that is switched off."""
 
@@ -59,9 +59,6 @@ class Baseline(TrainingSettings):
             kept["total_tokens"] = None
         free = self.free if self.free != Free() else None
         return TrainingSettings(**kept | {"free": free, "skipped": self.skipped or None})
-
-    def to_json(self) -> dict[str, Any]:
-        return fields_of(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Baseline:

@@ -51,6 +51,9 @@ class Means:
     nodes: tuple[str, ...] = ()  # of the attempt, to be excluded; () is not known, or no scheduler
 
 
+_Made = tuple[Probe, Mapping[str, Any]]  # a probe, and the keys of the rung that follows from it
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
     """What all probes of one incident have in common."""
@@ -130,7 +133,7 @@ def _restart(case: _Case, probe: Probe, keys: Mapping[str, Any]) -> Overrides | 
     """What the run's own restart with the probe's change is made with. It skips samples from the checkpoint on, as any
     rung does: a trainer reports that, and a job script can say it."""
     if probe.name == bisect.SKIP or probe.options:
-        probe, _ = _by_rung(case, probe, **keys)
+        probe, _ = _by_rung(case, probe, probe.change, **keys)
     return _with_once(probe, case.incident.overrides_before).overrides
 
 
@@ -148,21 +151,14 @@ def _plain(case: _Case, name: str) -> Overrides:
     return plain_overrides(case.baseline, incident=case.incident.id, rollback=f"probe-{name}", anchor=case.anchor)
 
 
-def _by_rung(case: _Case, probe: Probe, **keys: Any) -> tuple[Probe, Mapping[str, Any]]:
+def _by_rung(case: _Case, probe: Probe, change: str, **keys: Any) -> _Made:
     rung = Rung(name=f"bisect: {probe.name}", hypothesis="the bisect's", **keys)
-    seed = max(case.run.seeds_used, default=case.baseline.seed or 0) + 1
-    overrides = overrides_for(
-        rung,
-        case.baseline,
-        incident=case.incident.id,
-        rollback=f"probe-{probe.name}",
-        anchor=case.anchor,
-        new_seed=seed,
-    )
-    return replace(probe, overrides=overrides), keys
+    named: dict[str, Any] = {"incident": case.incident.id, "rollback": f"probe-{probe.name}", "anchor": case.anchor}
+    overrides = overrides_for(rung, case.baseline, **named, new_seed=case.run.new_seed(case.baseline))
+    return replace(probe, overrides=overrides, change=change), keys
 
 
-def _skip(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+def _skip(case: _Case, probe: Probe) -> _Made:
     """From a few steps before the onset to far past the alarm, since what is left out costs nothing."""
     first, last = _suspects(case)
     made = _without(case, probe, first, last)
@@ -171,7 +167,7 @@ def _skip(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
     return replace(made, change=change), {"skip_samples": last - begin}
 
 
-def _skip_others(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+def _skip_others(case: _Case, probe: Probe) -> _Made:
     """Half of the batches between the checkpoint and the suspected samples, which stay."""
     first, _ = _suspects(case)
     begin, batch = case.anchor.consumed_samples, case.batch
@@ -203,29 +199,25 @@ def _without(case: _Case, probe: Probe, first: int, last: int) -> Probe:
     return replace(probe, overrides=replace(plain, standing=replace(plain.standing, skipped=skipped)))
 
 
-def _reseeded(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
-    made, keys = _by_rung(case, probe, reseed=True)
-    return replace(made, change="the data not yet consumed in another order"), keys
+def _reseeded(case: _Case, probe: Probe) -> _Made:
+    return _by_rung(case, probe, "the data not yet consumed in another order", reseed=True)
 
 
-def _in_fp32(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+def _in_fp32(case: _Case, probe: Probe) -> _Made:
     if case.baseline.precision == "fp32":
         raise ConfigError("the run computes in fp32 already")
-    if not case.means.fp32_options:
+    if not (options := case.means.fp32_options):
         raise ConfigError("[bisect] fp32_options does not say how the trainer computes in fp32")
-    return replace(probe, options=case.means.fp32_options, change="computing in fp32"), {
-        "options": list(case.means.fp32_options)
-    }
+    return replace(probe, options=options, change="computing in fp32"), {"options": list(options)}
 
 
-def _lower_lr(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+def _lower_lr(case: _Case, probe: Probe) -> _Made:
     evidence = evidence_of(case.baseline, case.window)
     factor = min(_LOWER, 1 / evidence.lr_jump) if evidence.lr_jump > 1 else _LOWER
-    made, keys = _by_rung(case, probe, lr_factor=factor)
-    return replace(made, change=f"the LR times {factor:.3g}"), keys
+    return _by_rung(case, probe, f"the LR times {factor:.3g}", lr_factor=factor)
 
 
-def _longer_warmup(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+def _longer_warmup(case: _Case, probe: Probe) -> _Made:
     """A warmup from the checkpoint on over as many steps as the run took to the alarm, then as many at the full LR: a
     low LR alone heals nearly everything."""
     lr, length = case.baseline.lr, case.window.until_step - case.step
@@ -235,8 +227,7 @@ def _longer_warmup(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]
     if lr.unit != "steps" or case.baseline.lr_from_start:
         if not lr.warmup:
             raise ConfigError("the run has no LR warmup that could be made longer")
-        made, keys = _by_rung(case, probe, lr_warmup_factor=8)
-        return replace(made, change="an LR warmup 8 times as long"), keys
+        return _by_rung(case, probe, "an LR warmup 8 times as long", lr_warmup_factor=8)
     plain = _plain(case, probe.name)
     longer = replace(lr, warmup=length, anchor=case.step)
     overrides = replace(plain, standing=replace(plain.standing, lr=longer))
@@ -244,19 +235,18 @@ def _longer_warmup(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]
     return replace(probe, overrides=overrides), {} if factor is None else {"lr_warmup_factor": factor}
 
 
-def _slw(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
-    made, keys = _by_rung(case, probe, seqlen_start="by_size", seqlen_by_tokens=False)
-    return replace(made, change="a sequence length warmup from there on"), keys
+def _slw(case: _Case, probe: Probe) -> _Made:
+    change = "a sequence length warmup from there on"
+    return _by_rung(case, probe, change, seqlen_start="by_size", seqlen_by_tokens=False)
 
 
-def _fresh_moments(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+def _fresh_moments(case: _Case, probe: Probe) -> _Made:
     if not case.step:
         raise ConfigError("the window begins from scratch: there are no moments to reset")
-    made, keys = _by_rung(case, probe, reset_moments=True)
-    return replace(made, change="Adam's moments set to 0"), keys
+    return _by_rung(case, probe, "Adam's moments set to 0", reset_moments=True)
 
 
-def _elsewhere(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+def _elsewhere(case: _Case, probe: Probe) -> _Made:
     means = case.means
     if means.nodes:
         where = f"without the attempt's nodes ({', '.join(means.nodes)})"

@@ -118,14 +118,14 @@ def skipped(rung: Rung, reason: str) -> Plan:
 def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, policy: Policy) -> Rollback:
     anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
     if target.tag is not None:
-        anchor = run.positions.get(target.global_step, Anchor(global_step=target.global_step))
+        anchor = run.anchor(target.global_step)
     overrides = overrides_for(
         rung,
         incident.baseline,
         incident=incident.id,
         rollback=rollback_id(incident.id, len(incident.rollbacks) + 1),
         anchor=anchor,
-        new_seed=max(run.seeds_used, default=incident.baseline.seed or 0) + 1,
+        new_seed=run.new_seed(incident.baseline),
         onset_past=onset_past(incident, policy),
     )
     return decision_of(overrides, incident.baseline, run, rung=rung.name, hypothesis=rung.hypothesis, target=target)
@@ -270,7 +270,7 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
 def _overrides(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy, incident: str, step: int) -> Overrides:
     at: dict[str, Any] = {"incident": incident, "rollback": rollback_id(incident, 1), "anchor": Anchor(global_step=0)}
     if step:
-        at["anchor"] = run.positions.get(step, Anchor(global_step=step))
+        at["anchor"] = run.anchor(step)
     if wanted.rung is None:
         overrides = plain_overrides(run.baseline, **at)
     else:
@@ -278,8 +278,7 @@ def _overrides(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy, 
         if rung is None:
             known = ", ".join(r.name for r in policy.ladder)
             raise ConfigError(f"the ladder has no rung {wanted.rung!r}; it has {known}")
-        seed = max(run.seeds_used, default=run.baseline.seed or 0) + 1
-        past = _onset_past(verdict, run, policy)
+        past, seed = _onset_past(verdict, run, policy), run.new_seed(run.baseline)
         overrides = overrides_for(rung, run.baseline, **at, new_seed=seed, onset_past=past)
     if wanted.seed is not None:
         overrides = replace(overrides, once=replace(overrides.once or Once(id=at["rollback"]), seed=wanted.seed))

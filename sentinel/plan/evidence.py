@@ -1,4 +1,4 @@
-"""What shows whether a setting is in force: the start report, the trainer's arguments, and the first steps."""
+"""What shows whether a setting or a schedule is in force: the start report, the trainer's arguments, first steps."""
 
 from __future__ import annotations
 
@@ -8,35 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.plan.incident import Proof
+from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
-from sentinel.vocabulary.training_settings import settings_of
+from sentinel.vocabulary.training_settings import argument, settings_of
 
 FIRST_STEPS = 3  # steps of a new attempt that the proof of its changes waits for
 
 # DeepSpeed, Megatron and Hugging Face log the gradient's norm from before it is clipped: it exceeds any limit
 CLIPPING = "clipping can be confirmed only by the trainer's own start report, samples cannot show it"
+_WARMUP = ("peak", "warmup", "unit", "anchor")  # of an LR schedule: what Megatron's schedulers say and a rung changes
 PRINTED = 1e-3  # logs print a learning rate to four digits: a reading may be wrong by this part of itself
-
-# setting -> names of it in the command lines of Megatron-LM, Megatron-DeepSpeed, Hugging Face's TrainingArguments,
-# nanoGPT, Lightning, torchtitan and the reference trainer: in lower case, with hyphens, without the leading ones
-_NAMES = {
-    "lr": "lr learning-rate max-lr peak-lr base-lr lr-max",
-    "min_lr": "min-lr lr-min learning-rate-min",
-    "lr_warmup_steps": "lr-warmup-iters lr-warmup-steps lr-warmup warmup-iters warmup-steps num-warmup-steps "
-    "warmup-num-steps",
-    "clip_grad": "clip-grad max-grad-norm gradient-clipping gradient-clip-val grad-clip clip-grad-norm grad-norm-clip",
-    "seed": "seed data-seed",
-    "adam_beta1": "adam-beta1 beta1",
-    "adam_beta2": "adam-beta2 beta2",
-    "adam_eps": "adam-eps adam-epsilon eps",
-    "weight_decay": "weight-decay wd",
-    "loss_scale": "initial-loss-scale init-loss-scale loss-scale",
-    "seqlen": "seq-length seqlen seq-len max-seq-length max-seq-len block-size",
-    "global_batch": "global-batch-size global-batch total-batch-size",
-    "micro_batch": "micro-batch-size micro-batch per-device-train-batch-size",
-    "total_steps": "train-iters max-steps train-steps steps",
-}
-_SETTINGS = {name: setting for setting, names in _NAMES.items() for name in names.split()}
 
 _REPORTED_AS = {  # setting -> field of RunStarted
     **{name: setting.reported_as or name for name, setting in settings_of().items() if setting.proof == "number"},
@@ -48,33 +29,6 @@ _REPORTED_AS = {  # setting -> field of RunStarted
 # loads the optimizer's groups, the loss scale and (ZeRO 1 and 2, fused Adam) the clipping; Hugging Face's Trainer and
 # Megatron load the LR scheduler.
 _RESTORED = {"min_lr", "lr_warmup_steps", *(name for name, setting in settings_of().items() if setting.restored)}
-
-
-def setting_of(flag: str) -> str | None:
-    """The setting that the option or argument names: `--learning_rate` and `lr` are "lr"; None for any other."""
-    return _SETTINGS.get(flag.lstrip("-").lower().replace("_", "-"))
-
-
-def named_settings(options: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """(setting, flag, value) of each option `--flag=value` that names a known setting."""
-    for option in options:
-        flag, _, value = option.partition("=")
-        if (setting := setting_of(flag)) is not None:
-            yield setting, flag, value
-
-
-def wanted_number(value: str) -> float | None:
-    """The option's value as a number; None for one that is not (a shell variable, a word)."""
-    try:
-        return float(value.strip("'\"").replace("_", ""))
-    except ValueError:
-        return None
-
-
-def argument(setting: str, arguments: Mapping[str, Any]) -> float | None:
-    """The setting's value among a trainer's arguments, by any of its names; None where none of them is a number."""
-    numbers = (wanted_number(str(value)) for name, value in arguments.items() if setting_of(name) == setting)
-    return next((number for number in numbers if number is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,3 +165,93 @@ def exactly(expected: Any, reported: Any) -> Finding:
     numbers = isinstance(expected, float) and isinstance(reported, int | float)
     equal = same(expected, reported) if numbers else expected == reported
     return Finding(Proof.CONFIRMED if equal else Proof.CONTRADICTED, reported, expected=expected)
+
+
+Seen = Iterator[tuple[str, Finding]]  # (what is checked, what was found)
+
+
+def lr_seen(lr: LrSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
+    """The LR as it is reported, of the first step, and of the steps that were made. Where the change was written into a
+    job script, that trainer performs it in its own form: what is `changed` shows in its steps, and the rest stands
+    there as it did."""
+    if in_script:
+        yield from _lr_of_script(lr, evidence) if changed else ()
+        return
+    started, reported = evidence.started, exactly(lr.to_json(), evidence.started.lr_schedule)
+    only_asked_for = evidence.reported("lr_schedule") is None and not evidence.learning_rates()
+    if only_asked_for and reported.answer is Proof.CONFIRMED:
+        reported = replace(reported, answer=Proof.NOT_VERIFIED)
+    yield "lr_schedule", reported
+    # Where it counts tokens, it counts those that random-LTD has left, if the trainer reports them.
+    tokens = started.consumed_tokens if started.effective_tokens is None else started.effective_tokens
+    first = lr.lr(step=(started.resumed_from or 0) + 1, consumed_tokens=tokens or 0)
+    yield "lr of the first step", exactly(first, started.lr)
+    if (found := _lr_of_steps(lr, evidence)) is not None:
+        yield "lr of the first steps", found
+
+
+def seqlen_seen(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
+    started = evidence.started
+    if in_script and changed and (reported := evidence.reported("seqlen_schedule")) is not None:
+        yield "seqlen_schedule", _same_lengths(seqlen, reported)
+    if not in_script:
+        yield "seqlen_schedule", exactly(seqlen.to_json(), started.seqlen_schedule)
+        if (first := seqlen.foreseen((started.resumed_from or 0) + 1)) is not None:
+            yield "seqlen of the first step", exactly(first, started.seqlen)
+    if (changed or not in_script) and (found := _lengths(seqlen, evidence, in_script=in_script)) is not None:
+        yield "seqlen of the first steps", found
+
+
+def _lr_of_steps(lr: LrSchedule, evidence: Evidence) -> Finding | None:
+    seen = evidence.learning_rates()
+    if not seen or not lr.by_steps:
+        return None
+    for step, value in seen.items():
+        if not same(value, lr.lr(step=step), PRINTED):
+            return Finding(Proof.CONTRADICTED, value, f"the lr of step {step}", lr.lr(step=step))
+    first = min(seen)
+    return Finding(Proof.CONFIRMED, seen[first], expected=lr.lr(step=first))
+
+
+def _same_lengths(seqlen: SeqlenSchedule, reported: Mapping[str, Any]) -> Finding:
+    """A script writes a schedule as a staircase: what counts are the lengths of the steps, up to 200 of them."""
+    told, first = SeqlenSchedule.from_json(dict(reported)), seqlen.anchor_step + 1
+    last = max(first, seqlen.end_step or first) + 1
+    for step in {*range(first, last, max(1, (last - first) // 200)), last}:
+        wanted, seen = seqlen.foreseen(step), told.foreseen(step)
+        if wanted != seen:
+            return Finding(Proof.CONTRADICTED, seen, f"the length that is planned for step {step}", wanted)
+    return Finding(Proof.CONFIRMED, dict(reported), expected=seqlen.to_json())
+
+
+def _lr_of_script(lr: LrSchedule, evidence: Evidence) -> Seen:
+    """The trainer's own scheduler, where the trainer reports it; and the steps: what counts is that the same steps have
+    another lr than before, and none lies above the peak."""
+    reported = evidence.reported("lr_schedule")
+    if reported is not None:
+        wanted, told = ({name: each.get(name) for name in _WARMUP} for each in (lr.to_json(), reported))
+        yield "lr_schedule", exactly(wanted, told)
+    what, another, pairs = "lr of the first steps", "another lr than before", evidence.same_steps()
+    highest = max(evidence.learning_rates().values(), default=None)
+    if highest is not None and highest > lr.peak * (1 + PRINTED):
+        yield what, Finding(Proof.CONTRADICTED, highest, expected=f"at most {lr.peak:g}")
+    elif not pairs and (reported is None or highest is None):
+        yield what, Finding(Proof.NOT_VERIFIED, highest, expected=another)
+    elif pairs and all(same(now, old, PRINTED) for now, old in pairs):
+        yield what, Finding(Proof.CONTRADICTED, highest, "the same steps had the same lr before", another)
+    else:
+        yield what, Finding(Proof.CONFIRMED, highest, expected=another)
+
+
+def _lengths(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool) -> Finding | None:
+    """Each step's length, as far as it can be foreseen; where a script performs it, as far as it is a warmup at all."""
+    first = None
+    for sample in evidence.samples:
+        expected, seen = seqlen.foreseen(sample.global_step), sample.seqlen
+        first = sample if first is None and seen is not None else first
+        if expected is None or seen in (None, expected) or (in_script and seen is not None and seen < seqlen.full):
+            continue
+        return Finding(Proof.CONTRADICTED, seen, f"the length of step {sample.global_step}", expected)
+    if first is not None:
+        return Finding(Proof.CONFIRMED, first.seqlen, expected=seqlen.foreseen(first.global_step))
+    return Finding(Proof.NOT_VERIFIED, expected=seqlen.to_json()) if in_script else None

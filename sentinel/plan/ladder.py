@@ -228,16 +228,16 @@ _OF_PACINGS = {
 DEFAULT_LADDER: tuple[Rung, ...] = (
     Rung(name="reseed", hypothesis="the order of the data did it", reseed=True),
     Rung(
-        name="reseed + SLW",
-        hypothesis="long sequences are too much for weights this young",
-        reseed=True,
-        seqlen_start="by_size",
-    ),
-    Rung(
-        name="earlier + reseed + LR warmup x8",
+        name="reseed + LR warmup x8",
         hypothesis="the learning rate rose faster than Adam's variance could settle",
-        target="earlier",
         reseed=True,
         lr_warmup_factor=8,
+    ),
+    Rung(
+        name="earlier + reseed + SLW",
+        hypothesis="long sequences are too much for weights this young",
+        target="earlier",
+        reseed=True,
+        seqlen_start="by_size",
     ),
 )

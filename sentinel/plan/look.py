@@ -12,12 +12,11 @@ from sentinel.judge.recovery_check import Recovery
 from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import Action
-from sentinel.plan.alert_state import Alert, AlertState
 from sentinel.plan.baseline import OnsetReadings
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Event, Incident, Rollback
-from sentinel.plan.observation import RunState
-from sentinel.plan.race import Standing
+from sentinel.plan.observation import RunState, Standing
+from sentinel.plan.page import AlertTopic, Severity
 from sentinel.plan.start_audit import StartAudit
 
 
@@ -27,6 +26,27 @@ class Outcome(IntEnum):
     FINISHED = 0  # the run reached its end and is healthy
     NOT_WELL = 1  # the run reached its end with an incident that is not settled: mode observe only reports it
     PERSON_NEEDED = 4  # sentinel has stopped acting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """The state of one topic at this look."""
+
+    topic: AlertTopic
+    reason: str | None = None  # what is wrong, as a sentence; None where nothing is, or not any more
+    severity: Severity = "critical"
+    within_s: float = 0.0  # seconds for which it may last before a person is alerted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertState:
+    """What is wrong, while it lasts."""
+
+    topic: AlertTopic
+    severity: Severity
+    reason: str  # the last one, as a sentence
+    since_unix_s: float
+    alerted_unix_s: float | None = None  # when a person was last alerted; None: not yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

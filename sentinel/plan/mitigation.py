@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.evidence import named_settings
 from sentinel.plan.ladder import Rung
 from sentinel.plan.observation import RunState
 from sentinel.plan.pacings import (
@@ -22,7 +21,7 @@ from sentinel.vocabulary.codec import fields_of
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, words_of
 from sentinel.vocabulary.pacing import LrSchedule, Track
-from sentinel.vocabulary.training_settings import Free, OptimizerSettings, TrainingSettings, difference
+from sentinel.vocabulary.training_settings import Free, OptimizerSettings, TrainingSettings, difference, named_settings
 
 _OPTIMIZER = tuple(f.name for f in fields(OptimizerSettings))
 _SHOWN = ("seqlen", "shorten", "batch_size", "random_ltd", "curriculum")  # settings that say themselves how they go

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Approval, Incident
+from sentinel.plan.incident import Adoption, Approval, Incident, Proof
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 
@@ -137,6 +137,31 @@ class BisectSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known now of one probe of a race."""
+
+    probe: str
+    life: Life | None = None  # None: it was not started yet
+    refused: str | None = None  # why it could not be started, as a sentence
+    last_step: int | None = None
+    ill: str | None = None  # the judge's reason, where it has diverged, or is outside its band at its end
+    proof: Proof | None = None  # of what it was to change; None while it has not shown
+    doubts: tuple[str, ...] = ()  # names of checks
+    saved: Adoption | None = None  # its last checkpoint, at its end and read whole
+    validation: float | None = None  # its last two validation losses past the onset at full length, mean, nats
+    loss: float | None = None  # mean of its last 40 training losses past the onset at full length, nats
+    best_validation_before: float | None = None  # the run's best before the onset, nats
+
+    @property
+    def over(self) -> bool:
+        return self.life is Life.GONE
+
+    def level(self, *, validated: bool) -> float | None:
+        found = self.validation if validated else self.loss
+        return found if found is not None and math.isfinite(found) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """One look at the run."""
 
@@ -179,6 +204,14 @@ class RunState:
 
     def checkpoint(self, tag: str) -> Checkpoint | None:
         return next((c for c in self.checkpoints if c.tag == tag), None)
+
+    def anchor(self, step: int) -> Anchor:
+        """The position at that step, as far as it is known."""
+        return self.positions.get(step, Anchor(global_step=step))
+
+    def new_seed(self, baseline: Baseline) -> int:
+        """One that the run has not had yet."""
+        return max(self.seeds_used, default=baseline.seed or 0) + 1
 
     def unhealthy_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
         """The span of unhealthy readings, or of a bad start, that a checkpoint of that step lies in; None for none."""

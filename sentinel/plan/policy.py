@@ -23,7 +23,7 @@ class Policy:
     """observe is the default: acting is switched on per run, by a person."""
 
     approve_within_s: Annotated[float, POSITIVE_OR_INF] = 14_400.0
-    """Mode approve: seconds after which a proposal that nobody has answered expires, and nothing is done."""
+    """Mode approve: seconds after which a proposal without an answer expires, and nothing is done."""
 
     ladder: tuple[Rung, ...] = DEFAULT_LADDER
     """What is tried, in this order: docs/LADDER.md."""
@@ -93,7 +93,7 @@ class Policy:
     """Steps past onset and warmup by which a restart has to have recovered, or its rung has failed."""
 
     restart_on_crash: bool = False
-    """Start the job again, from `latest`, when it has gone without a word. A crash is not a divergence."""
+    """Start the job again, from `latest`, when it is gone and has not reported its end. A crash is not a divergence."""
 
     restart_on_hang: bool = False
     """Stop the job and start it again, from `latest`, when two witnesses say that it hangs: journal and log."""

@@ -72,6 +72,10 @@ class ProbeResult(Described):
     losses: tuple[tuple[int, float], ...] = ()  # (global_step, loss in nats)
 
     @property
+    def sentence(self) -> str:
+        return f"{self.outcome}: {self.why}"
+
+    @property
     def exact(self) -> bool | None:
         """Whether it repeated the run bit for bit; None where no step can be compared."""
         return self.differs_at is None if self.compared else None

@@ -7,23 +7,20 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.evidence import (
-    CLIPPING,
-    Evidence,
-    Finding,
-    exactly,
-    find,
-    named_settings,
-    setting_of,
-    wanted_number,
-)
+from sentinel.plan.evidence import CLIPPING, Evidence, Finding, exactly, find, lr_seen, seqlen_seen
 from sentinel.plan.incident import Proof, Rollback
 from sentinel.plan.mitigation import changed_keys
-from sentinel.plan.schedule_evidence import lr_seen, seqlen_seen
 from sentinel.vocabulary.codec import document
 from sentinel.vocabulary.overrides import Once, Overrides
 from sentinel.vocabulary.sample import RunStarted
-from sentinel.vocabulary.training_settings import Free, TrainingSettings, settings_of
+from sentinel.vocabulary.training_settings import (
+    Free,
+    TrainingSettings,
+    named_settings,
+    setting_of,
+    settings_of,
+    wanted_number,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,18 @@ class Check:
         told = asdict(self) | {"answer": str(self.answer)}
         del told["found"]
         return told
+
+
+def confirmed(what: str) -> Check:
+    return Check(what, None, None, found=Proof.CONFIRMED)
+
+
+def contradicted(fault: str, expected: object, reported: object, why: str) -> Check:
+    return Check(fault, expected, reported, found=Proof.CONTRADICTED, why=why)
+
+
+def silent(what: str, why: str) -> Check:
+    return Check(what, None, None, found=Proof.NOT_VERIFIED, why=why)
 
 
 def outcome(checks: tuple[Check, ...]) -> Proof:

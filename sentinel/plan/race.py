@@ -8,55 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import fmean
 
 from sentinel.judge.recovery_check import BETTER_BY
+from sentinel.plan.actions import StartProbe, StopProbe
 from sentinel.plan.decision import gpu_hours_left, plan_rung
 from sentinel.plan.forecast import gpu_hours, save_interval
 from sentinel.plan.incident import Adoption, Event, Incident, Proof, Race, Rollback, probe_id, rollback_id
 from sentinel.plan.incident_events import event
-from sentinel.plan.observation import Life, RunState
+from sentinel.plan.look import Turn
+from sentinel.plan.observation import Life, RunState, Standing
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan
 
 ALIKE_WITHIN = 0.01
 """Share of the lowest loss within which two probes are alike: then the rung that stands first in the ladder wins."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What is known of one probe now."""
-
-    probe: str
-    life: Life | None = None  # None: it was not started yet
-    refused: str | None = None  # why it could not be started, as a sentence
-    last_step: int | None = None
-    ill: str | None = None  # the judge's reason, where it has diverged, or is outside its band at its end
-    proof: Proof | None = None  # of what it was to change; None while it has not shown
-    doubts: tuple[str, ...] = ()  # names of checks
-    saved: Adoption | None = None  # its last checkpoint, at its end and read whole
-    validation: float | None = None  # its last two validation losses past the onset at full length, mean, nats
-    loss: float | None = None  # mean of its last 40 training losses past the onset at full length, nats
-    best_validation_before: float | None = None  # the run's best before the onset, nats
-
-    @property
-    def over(self) -> bool:
-        return self.life is Life.GONE
-
-    def level(self, *, validated: bool) -> float | None:
-        found = self.validation if validated else self.loss
-        return found if found is not None and math.isfinite(found) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Next:
-    """What a race needs now; one of the three at most."""
-
-    reason: str
-    start: str | None = None  # the probe to start
-    stop: str | None = None  # the probe to stop
-    ended: Event | None = None  # for the incident log
 
 
 def race_of(incident: Incident, run: RunState, policy: Policy) -> Race | Plan | None:
@@ -109,22 +76,26 @@ def _affordable(entrants: Sequence[Rollback], until_step: int, run: RunState, po
     return left is None or cost is None or cost + thrown <= left
 
 
-def next_of_race(race: Race, standings: Sequence[Standing], incident: Incident, parallel: int) -> Next:
+def next_of_race(race: Race, standings: Sequence[Standing], incident: Incident, parallel: int) -> Turn:
     """One step further: a probe that is lost is stopped, one that waits is started where there is room, and when every
     one has ended the winner is named."""
     running = [s for s in standings if s.life in (Life.ALIVE, Life.UNKNOWN)]
     for s in running:
-        if s.life is Life.ALIVE and s.ill is not None:
-            return Next(reason=f"{s.probe} is ill: {s.ill}", stop=s.probe)
-        if s.life is Life.ALIVE and (s.last_step or 0) > race.until_step:
-            return Next(reason=f"{s.probe} has passed step {race.until_step}", stop=s.probe)
+        passed = f"has passed step {race.until_step}" if (s.last_step or 0) > race.until_step else None
+        lost = passed if s.ill is None else f"is not healthy: {s.ill}"
+        if s.life is Life.ALIVE and lost is not None:
+            stop = StopProbe(s.probe, incident.id)
+            return Turn(reason=f"{s.probe} {lost}", actions=(stop,), incident=incident.id)
     waiting = [s for s in standings if s.life is None]
     if waiting and len(running) < parallel:
-        return Next(reason=f"{waiting[0].probe} is the next probe of the race", start=waiting[0].probe)
+        name = waiting[0].probe
+        start = StartProbe(name, incident.id)
+        return Turn(reason=f"{name} is the next probe of the race", actions=(start,), incident=incident.id)
     if running:
         at = ", ".join(s.refused or f"{s.probe} at step {s.last_step or '-'}" for s in running)
-        return Next(reason=f"the race goes on to step {race.until_step}: {at}")
-    return Next(reason="every probe of the race has ended", ended=_ended(race, standings, incident))
+        return Turn(reason=f"the race goes on to step {race.until_step}: {at}", incident=incident.id)
+    ended = _ended(race, standings, incident)
+    return Turn(reason="every probe of the race has ended", records=(ended,), incident=incident.id)
 
 
 def _ended(race: Race, standings: Sequence[Standing], incident: Incident) -> Event:

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import PointLatest, PrepareJob, StartJob, StopJob, VerifyCheckpoint
-from sentinel.plan.alert_state import Alert
 from sentinel.plan.liveness import hindered
 from sentinel.plan.look import Look, Outcome, Turn
 from sentinel.plan.observation import RunState
@@ -136,13 +135,6 @@ def newest_audit(look: Look) -> StartAudit | None:
     if look.start is not None:
         return look.start if look.start.settled else None
     return audits_of(look.events).get(attempt.number) if attempt is not None else None
-
-
-def bad_start_alert(look: Look) -> Alert:
-    found = newest_audit(look)
-    if found is None or found.verdict is not Continued.NO:
-        return Alert(topic="bad_start")
-    return Alert(topic="bad_start", reason=found.reason, severity="critical" if found.spoils else "warning")
 
 
 def bad_start_turn(look: Look, policy: Policy) -> Turn | None:

@@ -1,36 +1,119 @@
-"""audit(start) -> StartAudit: whether an attempt goes on with its run, by its first 20 steps. Pure.
-
-What a rung has decided is no fault. Of several contradictions the likeliest cause is named: what was loaded comes
-before what follows from it.
-"""
+"""What is known of an attempt's start and of the run that it is to go on with, and the verdict on it, as data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
-from sentinel.plan.evidence import FIRST_STEPS
-from sentinel.plan.incident import Event, Proof
+from sentinel.plan.baseline import baseline_of
+from sentinel.plan.incident import Event, Rollback
+from sentinel.plan.mitigation import changed_keys
+from sentinel.plan.observation import Checkpoint
 from sentinel.plan.proof import Check
-from sentinel.plan.start import FIRST, Start
-from sentinel.plan.start_checks import (
-    MOMENTS,
-    SHARD,
-    WRONG,
-    loss,
-    loss_scale,
-    override,
-    position,
-    settings,
-    state,
-    whence,
-)
-from sentinel.plan.start_curves import data, learning_rate
+from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, StateLoaded
 
-_IN_ORDER = (state, override, learning_rate, position, loss_scale, data, settings, loss)
-_SPOILS = frozenset({WRONG, SHARD, MOMENTS})  # faults that make another model of what is saved next
+FIRST = 20  # steps of a start that are looked at
+RECENT = 64  # samples before it that its loss, LR and batch are compared with
+
+WRONG = "wrong checkpoint"
+SHARD = "wrong shard of one rank"
+MOMENTS = "optimizer state not loaded"
+SKIPPED, REPLAYED, EPOCH = "samples skipped", "samples replayed", "data from epoch start"
+SPOILS = frozenset({WRONG, SHARD, MOMENTS})  # faults that make another model of what is saved next
+
+
+class Trail:
+    """Every step that the run made before: by it, what comes again is recognised. 32 bytes a step."""
+
+    def __init__(self, samples: Iterable[Sample] = ()) -> None:
+        self.steps, self.digests = array("q"), array("q")
+        self.variances, self.lrs = array("d"), array("d")
+        for sample in samples:
+            self.steps.append(sample.global_step)
+            self.digests.append(-1 if sample.batch_digest is None else sample.batch_digest)
+            self.variances.append(-1.0 if sample.adam_variance_l1 is None else sample.adam_variance_l1)
+            self.lrs.append(-1.0 if sample.lr is None else sample.lr)
+
+    def foresee(self, step: int, digests: Iterable[int]) -> None:
+        """What the steps after that one would be trained on, where they were not made."""
+        for after, digest in enumerate(digests, step + 1):
+            if not self.steps or after > self.steps[-1]:
+                self.steps.append(after)
+                self.digests.append(digest)
+                self.variances.append(-1.0)
+                self.lrs.append(-1.0)
+
+    def lr(self, step: int) -> float | None:
+        at = self._index(step)
+        return self.lrs[at] if at is not None and self.lrs[at] >= 0 else None
+
+    def digest(self, step: int) -> int | None:
+        at = self._index(step)
+        return self.digests[at] if at is not None and self.digests[at] >= 0 else None
+
+    def _index(self, step: int) -> int | None:
+        at = step - self.steps[0] if self.steps else -1  # as a rule the steps have no gaps
+        if 0 <= at < len(self.steps) and self.steps[at] == step:
+            return at
+        return self.steps.index(step) if step in self.steps else None
+
+    def steps_fed(self, digest: int) -> list[int]:
+        """The steps that were trained on this batch."""
+        if digest not in self.digests:
+            return []
+        return [step for step, known in zip(self.steps, self.digests, strict=True) if known == digest]
+
+    def step_with_variance(self, variance_l1: float, tolerance: float) -> int | None:
+        """The last step after which Adam's variance was just this."""
+        near = tolerance * variance_l1
+        pairs = zip(self.steps, self.variances, strict=True)
+        return max((step for step, known in pairs if abs(known - variance_l1) <= near), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ancestor:
+    """The run up to the step that the attempt says it resumes from, and what was made after it before."""
+
+    started: RunStarted | None = None  # of the attempt that saved the checkpoint
+    recent: tuple[Sample, ...] = ()  # the last `RECENT` samples up to that step
+    later: tuple[Sample, ...] = ()  # up to `FIRST` samples after it, of the attempt that saved the checkpoint
+    layers: LayerVariance | None = None  # after that step
+    trail: Trail = field(default_factory=Trail)
+
+    def at(self, step: int) -> Sample | None:
+        return self.recent[-1] if self.recent and self.recent[-1].global_step == step else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One start."""
+
+    started: RunStarted
+    samples: tuple[Sample, ...] = ()  # its first steps, `FIRST` at most, in order
+    loaded: StateLoaded | None = None
+    over: bool = False  # whether it will make no more steps
+    ancestor: Ancestor | None = None  # None where nothing is known of one
+    newest: Checkpoint | None = None  # the newest checkpoint that an earlier attempt has left; None for none
+    pointed: frozenset[int] | None = None  # steps that it was told to resume from; 0: from scratch; None: unknown
+    rollback: Rollback | None = None  # whose overrides are in force
+
+    @property
+    def resumed_from(self) -> int:
+        return self.started.resumed_from or 0
+
+    @property
+    def decided(self) -> frozenset[str]:
+        """The settings that a rung has decided to be other than the ancestor's, as `changed_keys` names them."""
+        before = self.ancestor.started if self.ancestor else None
+        if self.rollback is None or (before is not None and before.rollback == self.rollback.id):
+            return frozenset()
+        keys = set(changed_keys(self.rollback.overrides, baseline_of(before)))
+        once = self.rollback.overrides.once
+        if self.resumed_from > self.rollback.overrides.anchor.global_step and once is not None:
+            keys -= {"seed", "skip_samples", "reset_moments", "loss_scale"}  # made before the checkpoint was saved
+        return frozenset(keys)
 
 
 class Continued(StrEnum):
@@ -54,31 +137,7 @@ class StartAudit:
     @property
     def spoils(self) -> bool:
         """Whether the checkpoints that are saved next hold another model than the run's."""
-        return self.fault in _SPOILS
-
-
-def audit(start: Start) -> StartAudit:
-    """The verdict so far; `settled` once a fault is seen, or the first 20 steps were, or no more will come."""
-    known: dict[str, Any] = {"attempt": start.started.attempt, "resumed_from": start.resumed_from}
-    checks = list(whence(start))
-    seen = len(start.samples) >= FIRST or start.over
-    if start.ancestor is not None and start.resumed_from:
-        checks += [check for compared in _IN_ORDER for check in compared(start, start.ancestor)]
-    wrong = [check for check in checks if check.answer is Proof.CONTRADICTED]
-    enough = len(start.samples) >= FIRST_STEPS or start.over
-    if wrong and (enough or wrong[0].what in _SPOILS):
-        first, others = wrong[0], sorted({c.what for c in wrong[1:]} - {wrong[0].what})
-        also = f"; seen with it: {', '.join(others)}" if others else ""
-        why = f"{first.what}: {first.why}{also}"
-        return StartAudit(**known, verdict=Continued.NO, reason=why, fault=first.what, checks=tuple(checks))
-    sure = {check.what for check in checks if check.answer is Proof.CONFIRMED}
-    if "position" in sure and sure & {"state", "loss"}:
-        why = f"goes on from step {start.resumed_from}: {', '.join(sorted(sure))} are as they were"
-        verdict = Continued.YES
-    else:
-        missing = "; ".join(f"{c.what}: {c.why}" for c in checks if c.answer is Proof.NOT_VERIFIED)
-        verdict, why = Continued.UNKNOWN, missing or "nothing is known of the run before"
-    return StartAudit(**known, verdict=verdict, reason=why, settled=seen, checks=tuple(checks))
+        return self.fault in SPOILS
 
 
 def audited(found: StartAudit) -> Event:

@@ -1,6 +1,7 @@
 """Whether an attempt goes on with what was saved: its position, Adam's state, the settings, the loss scale, the loss.
 
-Each function gives checks in the words of `FAULTS`; one that is contradicted names the fault, and says why.
+Each check that is contradicted names its fault, and says why. What a rung has decided is no fault. Of several
+contradictions the likeliest cause is named: what was loaded comes before what follows from it.
 
 - The checkpoint, with what `latest` names and the newest one there: started from scratch, newest checkpoint torn,
   wrong checkpoint.
@@ -24,45 +25,42 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from sentinel.judge.noise_band import median, robust_sigma, wandering_sigma
 from sentinel.judge.recovery_check import comparable
 from sentinel.plan.baseline import baseline_of
 from sentinel.plan.evidence import FIRST_STEPS, Evidence
 from sentinel.plan.incident import Proof
-from sentinel.plan.proof import Check, outcome, prove
-from sentinel.plan.start import RECENT, Ancestor, Start
+from sentinel.plan.proof import Check, confirmed, contradicted, outcome, prove, silent
+from sentinel.plan.start_audit import (
+    EPOCH,
+    FIRST,
+    MOMENTS,
+    RECENT,
+    REPLAYED,
+    SHARD,
+    SKIPPED,
+    SPOILS,
+    WRONG,
+    Ancestor,
+    Continued,
+    Start,
+    StartAudit,
+)
+from sentinel.plan.start_curves import data, learning_rate
 from sentinel.vocabulary.sample import Sample
 from sentinel.vocabulary.training_settings import difference, settings_of
 
-SCRATCH = "started from scratch"
-TORN = "newest checkpoint torn"
-WRONG = "wrong checkpoint"
-SHARD = "wrong shard of one rank"
-MOMENTS = "optimizer state not loaded"
-IGNORED = "override ignored"
-SCALE = "loss scale reset"
-SKIPPED, REPLAYED, EPOCH = "samples skipped", "samples replayed", "data from epoch start"
-SETTING = "setting changed"
-JUMP, DROP = "loss jumps", "loss drops"
+SCRATCH, TORN = "started from scratch", "newest checkpoint torn"
+IGNORED, SETTING = "override ignored", "setting changed"
+SCALE, JUMP, DROP = "loss scale reset", "loss jumps", "loss drops"
 
 SAME_STATE = 1e-5  # share by which sums over the same numbers differ when they are added up in another order
 _LOST_SHARE = 0.5  # of sqrt(v): less of it at the first step is not what was saved
 _SAME_LOSS = 0.05  # share by which the loss of the same batch on the same weights may differ: dropout, other kernels
 _LOSS_SHARE, _LOSS_SIGMAS = 0.1, 8.0  # by which the mean of the first losses has to differ from the last ones before
 _FEW, _ENOUGH = 5, 32  # losses of the start, and before it, without which the two are not compared
-
-
-def confirmed(what: str) -> Check:
-    return Check(what, None, None, found=Proof.CONFIRMED)
-
-
-def contradicted(fault: str, expected: object, reported: object, why: str) -> Check:
-    return Check(fault, expected, reported, found=Proof.CONTRADICTED, why=why)
-
-
-def silent(what: str, why: str) -> Check:
-    return Check(what, None, None, found=Proof.NOT_VERIFIED, why=why)
 
 
 def whence(start: Start) -> Iterator[Check]:
@@ -272,3 +270,30 @@ def _mean_loss(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     else:
         why = f"the median of its first {len(now)} losses is {mean:.4g}, and was {level:.4g} before"
         yield contradicted(DROP if mean < level else JUMP, level, mean, why)
+
+
+_IN_ORDER = (state, override, learning_rate, position, loss_scale, data, settings, loss)
+
+
+def audit(start: Start) -> StartAudit:
+    """The verdict so far; `settled` once a fault is seen, or the first 20 steps were, or no more will come."""
+    known: dict[str, Any] = {"attempt": start.started.attempt, "resumed_from": start.resumed_from}
+    checks = list(whence(start))
+    seen = len(start.samples) >= FIRST or start.over
+    if start.ancestor is not None and start.resumed_from:
+        checks += [check for compared in _IN_ORDER for check in compared(start, start.ancestor)]
+    wrong = [check for check in checks if check.answer is Proof.CONTRADICTED]
+    enough = len(start.samples) >= FIRST_STEPS or start.over
+    if wrong and (enough or wrong[0].what in SPOILS):
+        first, others = wrong[0], sorted({c.what for c in wrong[1:]} - {wrong[0].what})
+        also = f"; seen with it: {', '.join(others)}" if others else ""
+        why = f"{first.what}: {first.why}{also}"
+        return StartAudit(**known, verdict=Continued.NO, reason=why, fault=first.what, checks=tuple(checks))
+    sure = {check.what for check in checks if check.answer is Proof.CONFIRMED}
+    if "position" in sure and sure & {"state", "loss"}:
+        why = f"goes on from step {start.resumed_from}: {', '.join(sorted(sure))} are as they were"
+        verdict = Continued.YES
+    else:
+        missing = "; ".join(f"{c.what}: {c.why}" for c in checks if c.answer is Proof.NOT_VERIFIED)
+        verdict, why = Continued.UNKNOWN, missing or "nothing is known of the run before"
+    return StartAudit(**known, verdict=verdict, reason=why, settled=seen, checks=tuple(checks))

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from sentinel.plan.evidence import FIRST_STEPS, PRINTED
 from sentinel.plan.incident import Proof
-from sentinel.plan.proof import Check
-from sentinel.plan.start import FIRST, Ancestor, Start
-from sentinel.plan.start_checks import EPOCH, REPLAYED, SKIPPED, confirmed, contradicted, silent
+from sentinel.plan.proof import Check, confirmed, contradicted, silent
+from sentinel.plan.start_audit import EPOCH, FIRST, REPLAYED, SKIPPED, Ancestor, Start
 from sentinel.vocabulary.codec import read
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import AS_REPORTED
@@ -107,16 +106,12 @@ def _schedule(start: Start, ancestor: Ancestor) -> Curve | None:
     reported = start.started.lr_schedule if ancestor.started is None else ancestor.started.lr_schedule
     own = read(LrSchedule, reported, "lr_schedule", AS_REPORTED) if reported else None
     lr = decided or own
-    if lr is None or not _in_steps(lr):
+    if lr is None or not lr.by_steps:
         return None
-    late = 1 if own is not None and _in_steps(own) and _goes_by(own, ancestor, late=1) else 0
+    late = 1 if own is not None and own.by_steps and _goes_by(own, ancestor, late=1) else 0
     if decided is None and not _goes_by(lr, ancestor, late=0):
         return None
     return lambda step: lr.lr(step=step - late) if step > late else None
-
-
-def _in_steps(lr: LrSchedule) -> bool:
-    return {lr.unit, lr.decay_unit or lr.unit} == {"steps"}
 
 
 def _goes_by(lr: LrSchedule, ancestor: Ancestor, *, late: int) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 from sentinel.judge.events import EventKind
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.actions import KINDS, AskForSave
 from sentinel.plan.alerts import alerts_of, with_alerts
-from sentinel.plan.early_warning import save_asked, warned_pin
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import opened, stopped
 from sentinel.plan.look import Failure, Look, Memory, Outcome, Turn
@@ -22,6 +22,8 @@ from sentinel.plan.start_audit import audited
 from sentinel.plan.turn_incident import incident_turn
 
 __all__ = ["Failure", "Look", "Memory", "Outcome", "Turn", "next_turn", "opens_incident"]
+_SAVES_APART_STEPS = 1000  # Steps between two saves that are asked for, whatever is warned of
+_FRESH_STEPS = 50  # Steps within which a checkpoint is new enough: no save is asked for
 OLD_AFTER_S = 60.0  # a look that took longer waited for a filesystem: its first readings may be out of date
 
 
@@ -70,7 +72,7 @@ def _decided(look: Look, policy: Policy) -> Turn:
     turn = bad_start_turn(look, policy)
     if turn is None:
         turn = _without_incident(look, policy) if incident is None else _with_incident(incident, look, policy)
-    if not turn.actions and turn.outcome is None and (request := save_asked(look, policy)) is not None:
+    if not turn.actions and turn.outcome is None and (request := _save_asked(look, policy)) is not None:
         turn = replace(turn, actions=(request,))
     return replace(turn, pins=_to_pin(look, policy))
 
@@ -122,8 +124,34 @@ def _to_pin(look: Look, policy: Policy) -> tuple[str, ...] | None:
     limit = look.series.last.global_step - policy.margin_steps
     whole = [c for c in look.run.checkpoints if c.complete and not c.only_pinned]
     newest = next((c.tag for c in reversed(whole) if c.global_step <= limit), None)
-    tags = (newest if policy.pin_last_healthy else None, warned_pin(look, policy))
+    tags = (newest if policy.pin_last_healthy else None, _warned_pin(look, policy))
     return tuple(dict.fromkeys(tag for tag in tags if tag is not None))
+
+
+def _warned_pin(look: Look, policy: Policy) -> str | None:
+    """The newest whole checkpoint from before the rise, where it is not pinned for good already."""
+    warning = look.series.warning
+    if warning is None or policy.warn not in ("pin", "save"):
+        return None
+    limit = warning.since_step - policy.margin_steps
+    before = [c for c in look.run.checkpoints if c.complete and c.global_step <= limit]
+    newest = next((c for c in reversed(before) if look.run.unhealthy_at(c.global_step) is None), None)
+    return None if newest is None or newest.only_pinned else newest.tag
+
+
+def _save_asked(look: Look, policy: Policy) -> AskForSave | None:
+    """The request for a save, once for each warning: None where a checkpoint is new enough, or one was asked for not
+    long ago. Not while a person has paused the run, or an incident is open: its target is from before."""
+    warning, run = look.series.warning, look.run
+    if warning is None or policy.warn != "save" or policy.mode == "observe" or run.paused or run.open_incident:
+        return None
+    newest = max((c.global_step for c in run.checkpoints if c.complete), default=0)
+    intents = (e["action"] for e in look.events if e["event"] == "intent")
+    asked = [int(action["step"]) for action in intents if action["kind"] == KINDS[AskForSave]]
+    recent = any(0 <= warning.step - step < _SAVES_APART_STEPS for step in asked)
+    if newest >= warning.step - _FRESH_STEPS or recent:
+        return None
+    return AskForSave(warning.step, warning.reason)
 
 
 def _announced(look: Look) -> tuple[tuple[str, ...], Memory]:

@@ -1,27 +1,36 @@
-"""turn_beside(incident, look, policy) -> Turn: an incident's race, or its bisect, one step further."""
+"""turn_beside(incident, look, policy) -> Turn: an incident's race, or its bisect, one step further; and what a restart
+takes over from a bisect."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.plan.actions import FollowBisect, StartProbe, StopJob, StopProbe
-from sentinel.plan.incident import Incident, Race
+from sentinel.plan import bisect
+from sentinel.plan.actions import FollowBisect, StopJob
+from sentinel.plan.bisect import CONTROL, HEALS, Question, Results, answer, next_probes
+from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import decided, event, stopped
 from sentinel.plan.liveness import hindered
 from sentinel.plan.look import Look, Outcome, Turn
+from sentinel.plan.observation import BisectSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.race import adoption, next_of_race
 from sentinel.plan.rollback import Plan, on_hold
+
+_FOLLOWS = {  # cause -> the probe whose change the restart takes over; of what happens once: none
+    **{cause: name for name, cause in HEALS.items() if name != bisect.NODE},
+    **dict.fromkeys((bisect.CHANCE, bisect.WEIGHTS, bisect.ADAM, bisect.GRADIENTS), CONTROL),
+}
 
 
 def turn_beside(incident: Incident, look: Look, policy: Policy) -> Turn | None:
     """The incident's race or bisect one step further; None where neither goes on. The run's job is stopped before the
     first probe begins, and nothing of the run moves by them."""
-    race, bisect = incident.race, incident.bisect
+    race, bisected = incident.race, incident.bisect
     if race is not None:
         what, after_attempt = "race", race.after_attempt
-    elif bisect is not None and incident.bisecting:
-        what, after_attempt = "bisect", bisect.after_attempt
+    elif bisected is not None and incident.bisecting:
+        what, after_attempt = "bisect", bisected.after_attempt
     else:
         return None
     if policy.mode != "act":
@@ -41,7 +50,7 @@ def turn_beside(incident: Incident, look: Look, policy: Policy) -> Turn | None:
     if writers := tuple(w.id for w in look.run.jobs.writers):
         reason = f"the job is stopped before the {what}"
         return Turn(reason=reason, actions=(StopJob(writers),), incident=incident.id)
-    return _bisect(incident, look) if race is None else _race(incident, race, look)
+    return _bisect(incident, look) if race is None else next_of_race(race, look.race, incident, look.races_at_once)
 
 
 def _bisect(incident: Incident, look: Look) -> Turn:
@@ -54,12 +63,37 @@ def _bisect(incident: Incident, look: Look) -> Turn:
     return Turn(reason=reason, actions=actions, on_record=False, incident=incident.id)
 
 
-def _race(incident: Incident, race: Race, look: Look) -> Turn:
-    step = next_of_race(race, look.race, incident, look.races_at_once)
-    turn = Turn(reason=step.reason, records=(step.ended,) if step.ended is not None else (), incident=incident.id)
-    if step.start is not None:
-        return replace(turn, actions=(StartProbe(step.start, incident.id),))
-    return replace(turn, actions=(StopProbe(step.stop, incident.id),) if step.stop is not None else ())
+def asks_for_cause(incident: Incident | None, policy: Policy) -> bool:
+    """Whether the incident's next rung follows from its bisect, or that bisect goes on."""
+    if incident is None or incident.status != "open" or incident.tried >= len(policy.ladder):
+        return False
+    return policy.ladder[incident.tried].bisect
+
+
+def seen_of(question: Question, results: Results, *, running: bool, refusal: str | None) -> BisectSeen:
+    """Where the bisect stands; once it is over, with what a restart that follows from it changes. A cause that is only
+    possible is none to act upon."""
+    waiting, begin = next_probes(question, results), question.probes[CONTROL]
+    taken = [result.gpu_hours for result in results.values() if result.gpu_hours is not None]
+    seen = BisectSeen(
+        reason=f"the bisect has {len(results)} results; next: {', '.join(p.name for p in waiting) or 'none'}",
+        tag=begin.tag,
+        global_step=begin.global_step,
+        gpu_hours=sum(taken) if taken else None,
+    )
+    if running or (waiting and refusal is None):
+        return seen
+    found = answer(question, results)
+    likely = next((suspect for suspect in found.ranked if suspect.sure != "possible"), None)
+    if likely is None:
+        return replace(seen, over=True, reason=f"no cause is likely: {found.reason}{f'; {refusal}' if waiting else ''}")
+    return replace(
+        seen,
+        over=True,
+        reason=f"{likely.cause} ({likely.sure}): {likely.why}",
+        overrides=question.restarts.get(_FOLLOWS.get(likely.cause, "")),
+        needs_person=likely.cause == bisect.BROKEN_NODE,
+    )
 
 
 def refused_turn(plan: Plan, incident: Incident) -> Turn:

@@ -1,4 +1,5 @@
-"""Waiting for a spike to come back, or rolling back now: which of the two costs less on average. Pure.
+"""Waiting for a spike to come back, or rolling back now: which of the two costs less on average; and `wait = "priced"`,
+which acts on it. Pure.
 
 The odds come from pooled spikes (`pooled_spikes.py`: how many of this size and age never came back, how soon the others
 did) and from this run's own. Rolling back at an age throws away the steps from the target to there, and the restart's
@@ -13,11 +14,18 @@ band. Of the run's own spikes, those that lasted as long and came back weigh aga
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from sentinel.judge.events import EventKind
 from sentinel.judge.series import Series
+from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.forecast import gpu_hours, lost_steps
+from sentinel.plan.observation import RunState
+from sentinel.plan.policy import Policy
 from sentinel.plan.pooled_spikes import AGES, POOLED, SIZES, Table
+from sentinel.plan.target import healthy_until
+from sentinel.vocabulary.codec import Described
 
 _STEPS_A_SAMPLE = 20  # A sample is worth at most so many steps of an age, as five are worth a patience of 100 steps
 _OWN_WEIGHT = 1.0  # Spikes of this run that weigh as much as the pooled ones
@@ -58,17 +66,17 @@ class Odds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """The two prices, in steps; None where the odds are unknown: that never acts."""
+class WaitingPrice(Described):
+    """Of one open spike. Steps, and GPU-hours where the run's pace and size are known."""
 
-    act_steps: float  # what a rollback now throws away, the restart's time included
-    wait_steps: float | None  # what waiting costs on average, rolled back at the best later step if it has not healed
-    wait_until: int | None  # that step
-    odds: Odds | None
-
-    @property
-    def rollback_is_cheaper(self) -> bool:
-        return self.wait_steps is not None and self.act_steps <= self.wait_steps
+    act_steps: float  # what rolling back now throws away, and the restart's time where the pace is known
+    act_gpu_hours: float | None = None
+    wait_steps: float | None = None  # what waiting costs on average, rolled back at the best later step if not healed
+    wait_gpu_hours: float | None = None  # None, as the steps: the odds are unknown, or waiting is in vain
+    wait_until_step: int | None = None  # the step until which waiting is cheapest on average
+    never_share: float | None = None  # probability that the loss does not come back by itself
+    rollback_is_cheaper: bool | None = None  # None where the odds are unknown: that never acts
+    reason: str = ""
 
 
 def moment_of(series: Series) -> Moment | None:
@@ -113,15 +121,83 @@ def odds_of(moment: Moment, table: Table = POOLED) -> Odds | None:
     )
 
 
-def priced(moment: Moment, odds: Odds | None, act: float) -> Waiting:
-    """`act`: what a rollback now costs, in steps: those since the target, and the restart's time."""
+def priced(moment: Moment, odds: Odds | None, act: float) -> WaitingPrice:
+    """In steps alone. `act`: what a rollback now costs: the steps since the target, and the restart's time."""
+    never = None if odds is None else odds.never
     if odds is None or not odds.unhealed:
-        return Waiting(act_steps=act, wait_steps=None, wait_until=None, odds=odds)
+        return WaitingPrice(act_steps=act, never_share=never)
     wait, older = min((unhealed * (act + older * moment.pace), older) for older, unhealed in odds.unhealed)
-    return Waiting(act_steps=act, wait_steps=wait, wait_until=moment.step + round(older * moment.pace), odds=odds)
+    until = moment.step + round(older * moment.pace)
+    cheaper = act <= wait
+    return WaitingPrice(
+        act_steps=act, wait_steps=wait, wait_until_step=until, never_share=never, rollback_is_cheaper=cheaper
+    )
 
 
-def is_over(moment: Moment, waiting: Waiting) -> bool:
+def is_over(moment: Moment, price: WaitingPrice) -> bool:
     """Whether `wait = "priced"` ends the wait before the judge's patience does: by the price, and on the evidence that
     the judge asks for after a quarter of that patience."""
-    return moment.stands and waiting.rollback_is_cheaper
+    return moment.stands and bool(price.rollback_is_cheaper)
+
+
+def price_of_waiting(
+    series: Series, run: RunState, policy: Policy, *, target_step: int | None = None
+) -> WaitingPrice | None:
+    """`target_step`: of the rollback that is compared with; by default the last healthy checkpoint before the onset.
+    None where no spike is open and the weights are numbers."""
+    moment, alarm = moment_of(series), series.alarm
+    if alarm is not None and alarm.kind is EventKind.NAN:
+        price = WaitingPrice(
+            act_steps=_act_steps(alarm.onset_range[0], run, policy, target_step),
+            never_share=1.0,
+            rollback_is_cheaper=True,
+        )
+        in_vain = "waiting is in vain: the weights contain nan and do not recover. A rollback now costs"
+        price = replace(price, reason=f"{in_vain} {_cost(price.act_steps, run)}")
+    elif moment is not None:
+        price = _of_moment(moment, run, policy, target_step)
+    else:
+        return None
+    wait = price.wait_steps
+    wait_gpu_hours = None if wait is None else gpu_hours(wait, run)
+    return replace(price, act_gpu_hours=gpu_hours(price.act_steps, run), wait_gpu_hours=wait_gpu_hours)
+
+
+def priced_verdict(verdict: Verdict, series: Series, run: RunState, policy: Policy) -> Verdict:
+    """Under `wait = "priced"`, diverged where the price ends the wait for an open spike; else the judge's verdict."""
+    moment = moment_of(series) if policy.wait == "priced" and verdict.kind is VerdictKind.SPIKE else None
+    if moment is None or not is_over(moment, price := _of_moment(moment, run, policy, None)):
+        return verdict
+    reason = f"{verdict.reason}; {price.reason}"
+    said = replace(verdict, kind=VerdictKind.DIVERGED, reason=reason, alarm_step=moment.step)
+    known = next((e for e in series.events if e.onset_range == moment.onset_range and e.end_step is None), None)
+    return said if known is None else replace(said, led_by=known.led_by, led_by_steps=known.led_by_steps)
+
+
+def _act_steps(onset: int, run: RunState, policy: Policy, target_step: int | None) -> float:
+    """What a rollback now throws away, and the restart's time."""
+    if target_step is None:
+        whole, _ = healthy_until(onset - policy.margin_steps, run)
+        target_step = whole[-1].global_step if whole else 0
+    return lost_steps(target_step, run) + (policy.restart_s / run.step_time_s if run.step_time_s else 0.0)
+
+
+def _of_moment(moment: Moment, run: RunState, policy: Policy, target_step: int | None) -> WaitingPrice:
+    odds = odds_of(moment)
+    price = priced(moment, odds, _act_steps(moment.onset_range[0], run, policy, target_step))
+    if odds is None or price.wait_steps is None:
+        return replace(price, reason="too few spikes of this size and age are known to price waiting")
+    cheaper = "rolling back now is cheaper" if price.rollback_is_cheaper else "waiting is cheaper"
+    own = f", {odds.own} of this run's own did come back" if odds.own else ""
+    reason = (
+        f"{cheaper}: of {odds.pooled} pooled spikes that looked so after {moment.age:.0f} steps {odds.pooled_never} "
+        f"never came back{own}; {odds.never:.0%} are expected not to. A rollback now costs "
+        f"{_cost(price.act_steps, run)}; waiting until step {price.wait_until_step} costs "
+        f"{_cost(price.wait_steps, run)} on average"
+    )
+    return replace(price, reason=reason)
+
+
+def _cost(steps: float, run: RunState) -> str:
+    hours = gpu_hours(steps, run)
+    return f"{steps:.0f} steps" if hours is None else f"{steps:.0f} steps ({hours:.3g} GPU-hours)"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sentinel import bounded
+from sentinel.act.bisect import REPORT
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
 
-REPORT = "bisect.json"
 _KEYS = frozenset({"incident", "reason", "repeats", "probes", "ranked", "not_tried", "stopped", "over"})
 
 

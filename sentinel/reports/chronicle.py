@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from sentinel.durable import write_atomically
-from sentinel.judge.history import Attempt, History
+from sentinel.judge.history import Attempt
 from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import story
 from sentinel.reports.bisect import chapter
-from sentinel.vocabulary.loss_ratio import LossMinimum
+from sentinel.reports.past import Past
 
 _ENDS = ("opened", "rung_failed")  # events with the onset of the attempt that they end
 
@@ -39,33 +40,30 @@ class AttemptRow:
     validation_loss: float | None  # the last one, nats
 
 
-def attempt_rows(
-    history: History, incidents: tuple[Incident, ...], events: Sequence[Mapping[str, Any]]
-) -> tuple[AttemptRow, ...]:
+def attempt_rows(past: Past) -> tuple[AttemptRow, ...]:
     """What each attempt was started with and what became of it, in the order of the attempts."""
-    return tuple(_row(attempt, incidents, events) for attempt in history.attempts.values())
+    return tuple(_row(attempt, past) for attempt in past.history.attempts.values())
 
 
-def _row(attempt: Attempt, incidents: tuple[Incident, ...], events: Sequence[Mapping[str, Any]]) -> AttemptRow:
-    rollbacks = {r.id: r for i in incidents for r in (*i.rollbacks, *(e for race in i.races for e in race.entrants))}
-    started, minimum = attempt.started, LossMinimum()
+def _row(attempt: Attempt, past: Past) -> AttemptRow:
+    raced = (e for i in past.incidents for race in i.races for e in race.entrants)
+    rollbacks = {r.id: r for r in (*(r for i in past.incidents for r in i.rollbacks), *raced)}
+    started = attempt.started
     rollback = rollbacks.get(started.rollback) if started and started.rollback else None
-    ended = next((e for e in events if e["event"] in _ENDS and e.get("attempt") == attempt.number), {})
+    ended = next((e for e in past.events if e["event"] in _ENDS and e.get("attempt") == attempt.number), {})
     onset = ended.get("onset_range")
-    # the ratios that the trainer reported; counted anew where it did not
-    ratios = [s.loss_ratio if s.loss_ratio is not None else minimum.push(s.loss, s.seqlen) for s in attempt.samples]
-    steps = [s.global_step for s in attempt.samples]
+    steps, ratios = past.curve(attempt.number, "loss_ratio")
     return AttemptRow(
         attempt=attempt.number,
         mitigation=rollback.rung if rollback else None,
         resumed_from=started.resumed_from if started else None,
-        first_step=min(steps, default=None),
-        last_step=max(steps, default=None),
-        steps_loss_ratio_gt_1_2=sum(r > 1.2 for r in ratios),
-        max_loss_ratio=max(ratios, default=math.nan),
+        first_step=int(steps.min()) if len(steps) else None,
+        last_step=int(steps.max()) if len(steps) else None,
+        steps_loss_ratio_gt_1_2=int((ratios > 1.2).sum()),
+        max_loss_ratio=math.nan if np.isnan(ratios).all() else float(np.nanmax(ratios)),
         onset_step=onset[0] if onset else None,
         alarm_step=ended.get("alarm_step"),
-        verdict=_verdict(attempt, ended, incidents),
+        verdict=_verdict(attempt, ended, past.incidents),
         validation_loss=attempt.validations[-1].loss if attempt.validations else None,
     )
 
@@ -81,65 +79,58 @@ def _verdict(attempt: Attempt, ended: Mapping[str, Any], incidents: tuple[Incide
 
 
 def write_chronicle(
-    run: str,
-    history: History,
-    events: Sequence[Mapping[str, Any]],
-    folder: Path,
-    bisects: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    run: str, past: Past, folder: Path, bisects: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> Path:
     """Writes chronicle.md and one PNG for each incident into the folder; returns the page's path. `bisects`: the
     reports of the incidents that have one."""
     from sentinel.reports.pictures import draw_attempts  # matplotlib takes half a second
 
     folder.mkdir(parents=True, exist_ok=True)
-    incidents = fold(events)
-    rows = dict(zip(history.attempts, attempt_rows(history, incidents, events), strict=True))
-    lines = [f"# {run}: chronicle", "", _summary(history, incidents), ""]
-    for incident in incidents:
+    rows = {row.attempt: row for row in attempt_rows(past)}
+    lines = [f"# {run}: chronicle", "", _summary(past), ""]
+    for incident in past.incidents:
         started = {r.id for r in incident.rollbacks}
         concerned = [  # the attempt that diverged and those that its rollbacks started
-            (a, rows[n])
-            for n, a in history.attempts.items()
+            rows[n]
+            for n, a in past.history.attempts.items()
             if n == incident.attempt or (a.started is not None and a.started.rollback in started)
         ]
         if concerned:
             title = f"{run}  ·  {incident.id}  ·  {incident.outcome or incident.status}"
-            draw_attempts(concerned, title=title, path=folder / f"{incident.id}.png")
-        lines += [*_chapter(incident, concerned, events), ""]
+            draw_attempts(past, concerned, title=title, path=folder / f"{incident.id}.png")
+        lines += [*_chapter(incident, concerned, past), ""]
         lines += chapter(bisects[incident.id]) if incident.id in bisects else []
     path = folder / "chronicle.md"
     write_atomically(path, "\n".join(lines))
     return path
 
 
-def _summary(history: History, incidents: tuple[Incident, ...]) -> str:
-    steps = [s.global_step for a in history.attempts.values() for s in a.samples]
+def _summary(past: Past) -> str:
+    incidents, reached = past.incidents, max((int(r.steps.max()) for r in past.stretches), default=0)
     return (
-        f"attempts: {len(history.attempts)}, steps reached: {max(steps, default=0)}, incidents: {len(incidents)}, "
+        f"attempts: {len(past.history.attempts)}, steps reached: {reached}, incidents: {len(incidents)}, "
         f"rollbacks: {sum(len(i.rollbacks) for i in incidents)}, steps lost to them: {lost_so_far(incidents)}, "
         f"recovered: {sum(i.outcome == 'recovered' for i in incidents)}."
     )
 
 
-def _chapter(
-    incident: Incident, attempts: Sequence[tuple[Attempt, AttemptRow]], events: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+def _chapter(incident: Incident, attempts: Sequence[AttemptRow], past: Past) -> Iterator[str]:
     yield f"## {incident.id}: {incident.outcome or incident.status}"
     yield ""
     yield f"- **What broke:** {incident.reason}"
     yield f"- **When:** {_when(incident)}"
     yield f"- **What led:** {', '.join(incident.led_by) or 'nothing that was seen before the loss'}"
-    yield f"- **What it cost:** {_cost(incident, [attempt for attempt, _ in attempts])}"
+    yield f"- **What it cost:** {_cost(incident, past)}"
     yield f"- **What helped:** {_helped(incident)}"
     yield ""
     if attempts:
         yield f"![loss, variance and learning rate of {incident.id}]({incident.id}.png)"
         yield ""
     if incident.rollbacks:
-        yield from _tried(incident, {row.attempt: row.validation_loss for _, row in attempts})
+        yield from _tried(incident, {row.attempt: row.validation_loss for row in attempts})
     yield "| when (UTC) | what happened |"
     yield "|---|---|"
-    for line in story(events, incident.id):
+    for line in story(past.events, incident.id):
         yield f"| {_time(line.time_unix_s)} | {_cell(line.sentence)} |"
 
 
@@ -179,22 +170,22 @@ def _when(incident: Incident) -> str:
     return f"{', '.join(words)}; opened {_time(incident.opened_unix_s)}{ended}"
 
 
-def _cost(incident: Incident, attempts: Sequence[Attempt]) -> str:
+def _cost(incident: Incident, past: Past) -> str:
     starts = sum(r.starts for r in incident.rollbacks)
-    failed = {r.attempt for r in incident.rollbacks if r.failed}
-    hours = _gpu_hours([attempt for attempt in attempts if attempt.number in failed])
+    hours = _gpu_hours({r.attempt for r in incident.rollbacks if r.failed}, past)
     spent = "" if hours is None else f"; {hours:.3g} GPU-hours went into attempts that did not recover"
     return f"{lost_so_far((incident,))} steps thrown away, {starts} starts of the job{spent}"
 
 
-def _gpu_hours(attempts: Sequence[Attempt]) -> float | None:
+def _gpu_hours(attempts: Collection[int | None], past: Past) -> float | None:
     """Their steps' times, times their ranks. None where they were not measured."""
     total = 0.0
-    for attempt in attempts:
-        times = [s.step_time_s for s in attempt.samples if s.step_time_s is not None]
-        if attempt.started is None or attempt.started.world_size is None or not times:
-            return None
-        total += sum(times) * attempt.started.world_size / 3600
+    for number, attempt in past.history.attempts.items():
+        if number in attempts:
+            _, times = past.curve(number, "step_time_s")
+            if attempt.started is None or attempt.started.world_size is None or np.isnan(times).all():
+                return None
+            total += float(np.nansum(times)) * attempt.started.world_size / 3600
     return total
 
 

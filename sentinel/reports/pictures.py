@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +15,26 @@ from numpy.typing import NDArray
 from scipy import special
 
 from sentinel.judge.analysis.correlation.table import Correlations, LagProfile
-from sentinel.judge.history import Attempt
 from sentinel.judge.reference import Reference
 from sentinel.reports.chronicle import AttemptRow
+from sentinel.reports.past import Past
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_INK = "#2b2b2b"
+INK = "#2b2b2b"
 _GRID = "#e6e6e6"
-_STYLE: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
+_STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.7,
+    "svg.hashsalt": "sentinel",
+}
 _ATTEMPTS = ("#c1443c", "#e08a3c", "#b59b2c", "#7b6fb0", "#4c8fbf")
 _RECOVERED = "#2e8b57"
 _PANELS = (
@@ -34,86 +45,82 @@ _PANELS = (
 )
 
 
-def draw_attempts(attempts: Sequence[tuple[Attempt, AttemptRow]], *, title: str, path: Path) -> None:
+@contextmanager
+def drawn(path: Path, size: tuple[float, float], title: str | None = None) -> Iterator[Figure]:
+    """A figure, in inches, that is written to the path at the end of the block."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        if title is not None:
+            figure.suptitle(title, fontsize=12.5, color=INK)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def draw_attempts(past: Past, attempts: Sequence[AttemptRow], *, title: str, path: Path) -> None:
     """Loss, variance and learning rate over steps, with every attempt, onset, alarm and rollback."""
     shown = [
-        (attempt, row, _RECOVERED if row.verdict == "recovered" else _ATTEMPTS[number % len(_ATTEMPTS)])
-        for number, (attempt, row) in enumerate(attempts)
+        (row, _RECOVERED if row.verdict == "recovered" else _ATTEMPTS[number % len(_ATTEMPTS)])
+        for number, row in enumerate(attempts)
     ]
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(10.5, 9.5), layout="constrained")
+    with drawn(path, (10.5, 9.5), title) as figure:
         axes = figure.subplots(len(_PANELS), 1, sharex=True, height_ratios=(3, 1.2, 1.2, 1.2))
         for panel, (field, label, scale) in zip(axes, _PANELS, strict=True):
-            for attempt, row, colour in shown:
-                readings = [(s.global_step, getattr(s, field)) for s in attempt.samples]
-                points = [(step, value) for step, value in readings if value is not None and math.isfinite(value)]
-                if points:
-                    name = f"{attempt.number}  {row.mitigation or 'the run as it was'} — {row.verdict}"
-                    width = 2.0 if row is attempts[-1][1] else 1.2
-                    panel.plot(*zip(*points, strict=True), color=colour, linewidth=width, label=name, alpha=0.95)
-            panel.set_ylabel(label, color=_INK)
+            for row, colour in shown:
+                steps, values = past.curve(row.attempt, field)
+                there = np.isfinite(values)
+                if there.any():
+                    name = f"{row.attempt}  {row.mitigation or 'the run as it was'} — {row.verdict}"
+                    width = 2.0 if row is attempts[-1] else 1.2
+                    panel.plot(steps[there], values[there], color=colour, linewidth=width, label=name, alpha=0.95)
+            panel.set_ylabel(label)
             panel.set_yscale(scale)
-            panel.grid(visible=True, color=_GRID, linewidth=0.7)
-            panel.set_axisbelow(True)
-        for attempt, row, colour in shown:
-            _mark(axes[0], attempt, row, colour)
+        for row, colour in shown:
+            _mark(axes[0], past, row, colour)
         for marker, colour, label in (
             ("o", "#777777", "onset"),
             ("X", "#777777", "alarm"),
-            ("<", _INK, "resumed here after a rollback"),
+            ("<", INK, "resumed here after a rollback"),
         ):
             axes[0].scatter([], [], marker=marker, color=colour, label=label)
         axes[0].legend(loc="upper right", frameon=False, fontsize=9)
-        axes[-1].set_xlabel("global step", color=_INK)
-        figure.suptitle(title, fontsize=12.5, color=_INK)
-        figure.savefig(path, dpi=130)
+        axes[-1].set_xlabel("global step")
 
 
-def _mark(panel: Axes, attempt: Attempt, row: AttemptRow, colour: str) -> None:
+def _mark(panel: Axes, past: Past, row: AttemptRow, colour: str) -> None:
     """Onset, alarm and rollback of one attempt, along its loss."""
-    losses = {s.global_step: s.loss for s in attempt.samples if math.isfinite(s.loss)}
+    steps, values = past.curve(row.attempt, "loss")
+    losses = dict(zip(steps.tolist(), values.tolist(), strict=True))
     for step, marker, size in ((row.onset_step, "o", 60), (row.alarm_step, "X", 75)):
-        if step in losses:
+        if step is not None and math.isfinite(losses.get(step, math.nan)):
             panel.scatter([step], [losses[step]], marker=marker, s=size, color=colour, edgecolor="white", zorder=5)
-    if row.resumed_from is not None and attempt.samples:
-        first = attempt.samples[0]
-        panel.scatter([first.global_step], [first.loss], marker="<", s=60, color=_INK, edgecolor="white", zorder=6)
+    if row.resumed_from is not None and len(steps):
+        panel.scatter(steps[:1], values[:1], marker="<", s=60, color=INK, edgecolor="white", zorder=6)
 
 
-_RUNS = (_INK, "#c1443c", "#4c8fbf", "#2e8b57", "#e08a3c", "#7b6fb0")
+_RUNS = (INK, "#c1443c", "#4c8fbf", "#2e8b57", "#e08a3c", "#7b6fb0")
 
 
 def draw_comparison(runs: Sequence[Reference], *, by: str, path: Path) -> None:
     """Each run's smoothed loss. Both axes are logarithmic where they can be: loss curves are straight there."""
-    figure = Figure(figsize=(10, 5.5), layout="constrained")
-    panel = figure.subplots()
-    for number, run in enumerate(runs):
-        places, losses = zip(*run.points, strict=True)
-        panel.plot(places, losses, color=_RUNS[number % len(_RUNS)], linewidth=1.4, label=run.name)
-    panel.set_xscale("log")
-    if all(loss > 0 for run in runs for _, loss in run.points):
-        panel.set_yscale("log")
-    panel.set_xlabel(by)
-    panel.set_ylabel("loss, nats, smoothed")
-    panel.grid(visible=True, which="both", color=_GRID, linewidth=0.7)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(frameon=False)
-    figure.savefig(path, dpi=130)
+    with drawn(path, (10, 5.5)) as figure:
+        panel = figure.subplots()
+        for number, run in enumerate(runs):
+            places, losses = zip(*run.points, strict=True)
+            panel.plot(places, losses, color=_RUNS[number % len(_RUNS)], linewidth=1.4, label=run.name)
+        panel.set_xscale("log")
+        if all(loss > 0 for run in runs for _, loss in run.points):
+            panel.set_yscale("log")
+        panel.set_xlabel(by)
+        panel.set_ylabel("loss, nats, smoothed")
+        panel.grid(which="both")
+        panel.legend(frameon=False)
 
 
 _SIGNALS = ("#c1443c", "#4c8fbf")
 _NAMES = {"adam_variance_l1": r"variance, $\Sigma\sqrt{v}$", "adam_variance_max": r"variance, $\max\sqrt{v}$"}
 _MOST_POINTS = 4000  # more than a panel has pixels for
 _CHANCE = 0.05  # probability that the bands leave to chance; a dot is less probable
-_CORRELATION_STYLE = _STYLE | {
-    "axes.labelcolor": _INK,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.7,
-    "svg.hashsalt": "sentinel",
-}
 
 
 def draw_correlation(
@@ -126,8 +133,7 @@ def draw_correlation(
 ) -> None:
     """The first two signals measured: coefficients by lag, ratio against signal, the paper's Figure 1(g, h)."""
     measured = [p for p in found.profiles if np.isfinite(columns[p.signal]).sum() > 2][:2]
-    with mpl.rc_context(_CORRELATION_STYLE):
-        figure = Figure(figsize=(11, 9.5), layout="constrained")
+    with drawn(path, (11, 9.5), title) as figure:
         layout: list[Any] = [["lags", "scatter"], *([p.signal, p.signal] for p in measured)]
         heights = [1.35] + [1.0] * len(measured)
         rows: dict[str, Axes] = figure.subplot_mosaic(layout, height_ratios=heights, width_ratios=(1.5, 1))
@@ -139,8 +145,6 @@ def draw_correlation(
             rows[profile.signal].set_title(about, fontsize=10, loc="left")
         if measured:
             rows[measured[-1].signal].set_xlabel("global step")
-        figure.suptitle(title, fontsize=12.5, color=_INK)
-        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _name(signal: str) -> str:
@@ -201,7 +205,7 @@ def _scatter(
 def _by_step(
     panel: Axes, signal: str, columns: Mapping[str, NDArray[np.float64]], steps: NDArray[np.int64], colour: str
 ) -> None:
-    for name, ink, width, label in (("loss_ratio", _INK, 0.9, "loss ratio"), (signal, colour, 1.3, _name(signal))):
+    for name, ink, width, label in (("loss_ratio", INK, 0.9, "loss ratio"), (signal, colour, 1.3, _name(signal))):
         at, values = _thinned(steps, _over_maximum(columns[name]))
         panel.plot(at, values, color=ink, linewidth=width, alpha=0.85, label=label)
     panel.set_ylim(0, 1.05)

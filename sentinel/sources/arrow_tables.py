@@ -25,7 +25,7 @@ import pyarrow.csv
 
 from sentinel.bounded import LINE_BYTES
 from sentinel.sources import parquet_child
-from sentinel.sources.column_names import SPLITS, Naming, no_loss, resolve
+from sentinel.sources.column_names import SPLITS, Naming, no_loss, resolve, resolve_until_loss
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes
 from sentinel.sources.table_rows import BLANK, Cells, cells_of_arrow, split_losses
@@ -242,9 +242,7 @@ def open_parquet(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
         names = [name for batch in _unpacked(path) for name in batch.column("name").to_pylist()]
     except UnreadableError as error:
         raise ConfigError(f"{path} is a Parquet file that can't be read: {error}") from error
-    naming = resolve(names, asked, str(path))
-    if "loss" not in naming.columns:
-        raise no_loss(str(path), names)
+    naming = resolve_until_loss([names], asked, str(path))
     return table_source(path, "parquet", lambda t: _parquet_batches(path, naming, t), naming.columns, _notes(naming))
 
 

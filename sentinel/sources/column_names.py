@@ -94,6 +94,7 @@ _MEANINGS = {
         dict.fromkeys(f"{_FIRST_IN_LINES.get(ours, '')} {_KNOWN.get(ours, '')} {_LAST_IN_LINES.get(ours, '')}".split())
     )
 }
+_MOST_NAMES = 200_000  # each is searched for a loss; trainers log about ten thousand, one for each layer and head
 AS_FAIRSEQ = "fairseq writes losses in bits (base 2), and they are given as written"
 _RUN = " - "  # wandb's chart exports name their columns `RUN - train/loss`,
 _BOUNDS = ("__MIN", "__MAX")  # with the bounds of what was averaged beside it
@@ -141,6 +142,24 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
     naming.notes += [AS_FAIRSEQ] if {"num_updates", "wpb"} <= normal.keys() else []
     if where and "loss" in naming.columns and "loss" not in asked:
         _check_no_rl(there, where)
+    return naming
+
+
+def resolve_until_loss(batches: Iterable[Iterable[str]], asked: Mapping[str, str], where: str) -> Naming:
+    """The same for names that come in batches, up to a loss and all of `asked`. ConfigError also where none is a loss,
+    or there are more than 200,000."""
+    names: dict[str, None] = {}
+    for batch in batches:
+        before = len(names)
+        names |= dict.fromkeys(batch)
+        if len(names) > _MOST_NAMES:
+            raise ConfigError(f"{where} can't be read: its objects have more than {_MOST_NAMES:,} different keys")
+        there = len(names) > before and set(asked.values()) <= names.keys()
+        if there and "loss" in asked.keys() | resolve(names, {}, "").columns.keys():
+            break
+    naming = resolve(names, asked, where)
+    if "loss" not in naming.columns:
+        raise no_loss(where, names)
     return naming
 
 

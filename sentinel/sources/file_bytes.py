@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import Self, cast
+from typing import cast
 
 from sentinel.bounded import LINE_BYTES, unpacked
 from sentinel.vocabulary.errors import ConfigError
@@ -18,22 +18,16 @@ from sentinel.vocabulary.errors import ConfigError
 _READ_BYTES = 1 << 21
 
 
-class Bytes:
+class Bytes(ExitStack):
     """A file, read to its end or to the first damage. ConfigError where it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.problem: str | None = None  # why the file could not be read to its end
-        self._open = ExitStack()
         try:
-            self._file = cast("BufferedReader", self._open.enter_context(unpacked(path)))
+            self._file = cast("BufferedReader", self.enter_context(unpacked(path)))
         except OSError as error:
             raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
 
     def read(self, size: int, after: bytes = b"") -> bytes:
         """As many bytes, with `after` before them; fewer only at the end and after damage."""

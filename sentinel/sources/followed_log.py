@@ -17,7 +17,7 @@ from pathlib import Path
 from sentinel.sources.file_bytes import LineSplitter
 from sentinel.sources.line_decoders import LineFormat
 from sentinel.sources.line_formats import format_named
-from sentinel.sources.log_file import NO_COLUMNS, LineReader, Trial, UnreadableLine, format_of
+from sentinel.sources.log_file import NO_COLUMNS, LineReader, Trial, format_of
 from sentinel.sources.rank_merge import RankMerge
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
@@ -73,11 +73,6 @@ class FollowedLog:
     def unreadable(self) -> int:
         """Lines that look like readings and could not be read, so far; they are passed over."""
         return sum(reader.unreadable for reader in self._readers)
-
-    @property
-    def first_unreadable(self) -> list[UnreadableLine]:
-        """The first few of them."""
-        return [line for reader in self._readers for line in reader.first_unreadable]
 
     def poll(self) -> list[Record]:
         """What is new. A file that is not there yet is nothing yet; OSError when what is there can't be read.
@@ -152,7 +147,7 @@ class _RankLog:
     def _decide(self) -> list[Record]:
         """The format is known: what was read so far is read by it. It is not tried again."""
         best = self._trial.best
-        self._refuse(self._trial.refusal or (best.decoder.kinds.problem if best is not None else ""))
+        self._refuse(self._trial.refusal)
         if best is None or not self._trial.has_read:
             return []
         self.reader = LineReader(format_named(best.name), self._columns, best.decoder)

@@ -90,9 +90,11 @@ class HuggingFace(Decoder):
             return None if evaluated is None else (Evaluated(loss=evaluated, time_unix_s=at),)
         return self._reading(values, line[begin:], head, at)
 
-    def _reading(self, values: dict[str, str], text: str, head: str, at: float) -> Sequence[Event]:
+    def _reading(self, values: dict[str, str], text: str, head: str, at: float) -> Sequence[Event] | None:
         pairs = ((name, text.partition("/")[0]) for name, text in values.items())
         fields = {"time_unix_s": at} | fields_of(pairs, self.names)
+        if "loss" not in fields:  # another one is asked for
+            return None
         norm, step, loss = fields.get("grad_norm"), fields.pop("step", None), fields.pop("loss")
         if loss is None:
             raise LineError("a loss that is not a number")

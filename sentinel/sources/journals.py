@@ -65,6 +65,12 @@ def open_journal(path: Path) -> ColumnSource | None:
     return ColumnSource(path, "journal", lambda tally: _chunks(path, "", tally))
 
 
+def journals_as_columns(state_dir: Path) -> ColumnSource:
+    """The journals of a run's attempts; without a sample where none has begun."""
+    found = open_journal(state_dir) if state_dir.is_dir() else None
+    return found or ColumnSource(state_dir, "journal", lambda _: iter(()))
+
+
 def _journals_in(folder: Path) -> list[Path]:
     try:
         return journals_in(folder)

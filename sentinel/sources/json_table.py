@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from sentinel.sources.column_names import no_loss, resolve
+from sentinel.sources.column_names import no_loss, resolve, resolve_until_loss
 from sentinel.sources.column_source import CHUNK_ROWS, ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes, lines_of
 from sentinel.sources.line_text import text_within
@@ -154,10 +154,7 @@ def open_trainer_state(path: Path, asked: Mapping[str, str]) -> ColumnSource | N
     name, history = read
     if wrong := [ours for ours in asked if ours in ("rank", "attempt")]:
         raise ConfigError(f"{_FILE} is of one rank and one attempt; there is no column for {wrong[0]}")
-    names = keys_of(history)
-    columns = resolve(names, asked, str(state)).columns
-    if "loss" not in columns:
-        raise no_loss(str(state), names)
+    columns = resolve_until_loss([keys_of(history)], asked, str(state)).columns
     notes = [] if "step" in columns else ["no entry has a step: entries are numbered from 1"]
     return object_source(state, name, lambda tally: _entries(state, saved, tally), columns, notes)
 

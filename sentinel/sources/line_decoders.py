@@ -42,10 +42,6 @@ class LinePattern:
     """
 
     contains: tuple[str, ...] = ()  # words that each line of readings has; other lines may be about checkpoints
-    contains_one_of: tuple[str, ...] = ()
-    """Words of which each line of readings has at least one; empty for no such condition."""
-
-    lacks: str = "\n"  # a word that no line of readings has
     pairs: re.Pattern[str] | None = None
     """One pair of name and value; all pairs after the step are read, by the names in `column_names`."""
 
@@ -103,13 +99,13 @@ class _LineDecoder(Decoder):
 
     def decode(self, line: str) -> Sequence[Event] | None:
         pattern = self._pattern
-        if pattern.lacks in line or not all(word in line for word in pattern.contains):
+        if not all(word in line for word in pattern.contains):
             return self._of_no_step(line)
         if pattern.validation is not None and (found := pattern.validation.search(line)) is not None:
             loss = number(found["loss"])
             return None if loss is None else (Evaluated(loss=loss, time_unix_s=time_of(line[: found.start()])),)
         found = pattern.line.search(line)
-        if found is None or (pattern.contains_one_of and not any(word in line for word in pattern.contains_one_of)):
+        if found is None:
             return None
         groups = found.groupdict()
         step, head = whole(groups["step"]), groups.get("head") or line[: found.start()]

@@ -31,10 +31,11 @@ FORMATS: tuple[LineFormat, ...] = (
         sample="10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: iteration: 7 / 9 | lm_loss: 2.5 | lr: 1e-05",
         traps="`85.8G` has three digits",
         reads=LinePattern(
-            line=re.compile(r"\biteration:?\s*(?P<step>\d[\d,]*)\s*/\s*(?P<total>\d[\d,.]*[KMBG]?)", re.IGNORECASE),
+            line=re.compile(
+                r"^(?!.*reduced_train_loss)(?=.*(?:\| lr:|DP=))(?P<head>.*?)"
+                r"\b(?i:iteration):?\s*(?P<step>\d[\d,]*)\s*/\s*(?P<total>\d[\d,.]*(?i:[KMBG])?)"
+            ),
             contains=("teration", "|"),
-            contains_one_of=("| lr:", "DP="),
-            lacks="reduced_train_loss",
             bars=True,
             note="consumed tokens are rounded to three digits, as nanotron writes them",
         ),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from sentinel.bounded import unpacked
 from sentinel.sources.column_names import of_rl, signs_of_rl
+from sentinel.sources.column_source import Tally
 from sentinel.sources.file_bytes import LineSplitter
 from sentinel.sources.line_decoders import LineFormat
 from sentinel.sources.line_events import Decoder, Evaluated, Event, Reading, checked
@@ -26,20 +26,10 @@ _HEAD_LINES = 2_000  # by which a format is recognised; more where they have no 
 _MOST_HEAD_LINES, _MOST_HEAD_CHARACTERS = 200_000, 1 << 26  # of the head: each format is tried on each of its lines
 _ENOUGH, _ENOUGH_GENERIC = 2, 10  # readings after which a format is certain; `generic` waits for one of its own
 _STRAY = 20  # where `generic` reads so many times more lines than any other format, those were another program's
-_MOST_KEPT = 20  # unreadable lines that are kept to be shown; the others are counted
 _LONGEST = 1 << 16  # characters; no trainer writes so much about a step, and patterns are tried at every place
 _FEW_OF_RL = 2  # lines with words of reinforcement learning that any log may have
 NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
 _SHOWN = 200  # characters of an unreadable line that are kept
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadableLine:
-    """A line of the format that is damaged; its number is counted from 1."""
-
-    number: int
-    text: str
-    why: str
 
 
 class LineReader:
@@ -59,10 +49,15 @@ class LineReader:
         if learned is not None:
             self.decoder.learn(learned)
         self._merge = AttemptMerge(one_writer=line_format.one_writer)
-        self.lines = self.readings = self.evaluations = self.foreign = self.unreadable = 0
-        self.first_unreadable: list[UnreadableLine] = []
+        self.tally = Tally()  # of the lines that are damaged
+        self.lines = self.readings = self.evaluations = self.foreign = 0
         self.taken: TakenNames | None = None
         """Finds out which words became which field, where that is wanted."""
+
+    @property
+    def unreadable(self) -> int:
+        """Lines of the format that are damaged, so far."""
+        return self.tally.unreadable
 
     @property
     def refusal(self) -> str:
@@ -106,10 +101,7 @@ class LineReader:
             for event in events or ():
                 checked(event)
         except LineError as error:
-            self.unreadable += 1
-            if len(self.first_unreadable) < _MOST_KEPT:
-                shown = UnreadableLine(number=number or self.lines, text=line[:_SHOWN], why=str(error))
-                self.first_unreadable.append(shown)
+            self.tally.cannot_read(number or self.lines, f"{error}: {line[:_SHOWN]}")
             return []
         if self.taken is not None:
             self.taken.push(line, events or ())
@@ -156,7 +148,9 @@ class Trial:
         """Why the best format's readings are not to be judged; a sentence, or empty."""
         best = self.best
         few = _FEW_OF_RL if best is None else min(_FEW_OF_RL, best.readings // 2)
-        return of_rl(self._signs) if self._of_rl > few else ""
+        if self._of_rl > few:
+            return of_rl(self._signs)
+        return "" if best is None else best.decoder.kinds.problem
 
     @property
     def best(self) -> LineReader | None:
@@ -246,7 +240,7 @@ def _recognised(path: Path, columns: Mapping[str, str]) -> LineReader:
     if best is None and columns:
         named = " and ".join(f"{ours}={theirs}" for ours, theirs in columns.items())
         raise ConfigError(f"{path}: no line has a step and a loss by the names of --column {named}")
-    if refusal := trial.refusal or (best.decoder.kinds.problem if best is not None else ""):
+    if refusal := trial.refusal:
         raise ConfigError(f"{path}: {refusal}")
     if best is None:
         names = ", ".join(each.name for each in FORMATS)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.given import Given
 from sentinel.jobscript.megatron_log import given_by_log
+from sentinel.jobscript.megatron_options import lr_schedule
+from sentinel.jobscript.option_facts import Known, megatron_facts
 from sentinel.sources.line_events import ProgramStarted
 from sentinel.sources.line_text import number, whole
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing import LrSchedule
 
 _HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
 _STATUS = re.compile(r"(?:\.{2,}(?:updated|default))?\s*$")
@@ -33,6 +36,9 @@ _MEASURED = {
     "weight-decay": "weight_decay",
 }
 _KEPT = ("global-batch-size", "micro-batch-size", "log-interval", "train-samples", "train-tokens", "load", "save")
+_STYLES = ("cosine", "constant")
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
+_PRECISIONS = _DTYPES | {name: name for name in _DTYPES.values()}
 
 
 class Arguments:
@@ -67,48 +73,33 @@ class Arguments:
     def close(self) -> Sequence[ProgramStarted]:
         """The start of the program, also where the end of the list was lost among other lines."""
         given = given_by_log("\n".join(self._lines))  # switches that are on are "True"; None and False are left out
-        facts = _facts({each.flag.removeprefix("--"): " ".join(each.values) or "True" for each in given.options})
+        facts = _facts(given)
         self._lines = []
         self.interval = whole(str(facts["settings"].get("log-interval", ""))) or None
         return (ProgramStarted(facts=facts, certain=True, interval=self.interval),)
 
 
-def _facts(options: Mapping[str, str]) -> dict[str, Any]:
+def _facts(given: Given) -> dict[str, Any]:
+    options = {each.flag.removeprefix("--"): " ".join(each.values) or "True" for each in given.options}
+    known = megatron_facts(given, [])
     facts: dict[str, Any] = {field: whole(options[name]) for name, field in _REPORTED.items() if name in options}
     facts |= {field: number(options[name]) for name, field in _MEASURED.items() if name in options}
-    facts["precision"] = _precision(options)
-    facts["lr_schedule"] = _schedule(options)
+    printed = (options.get(name, "").removeprefix("torch.") for name in ("precision", "params-dtype"))
+    facts["precision"] = known.get("precision") or next((_PRECISIONS[p] for p in printed if p in _PRECISIONS), None)
+    facts["lr_schedule"] = _schedule(known, options.get("lr-decay-style", "cosine"))
     facts["settings"] = {name: options[name] for name in _KEPT if name in options}
     found = {name: value for name, value in facts.items() if value is not None}
     brought_back = tuple(name for name in ("lr_schedule", *dict.fromkeys(_MEASURED.values())) if name in found)
     return found | ({"from_arguments": brought_back} if brought_back else {})
 
 
-def _precision(options: Mapping[str, str]) -> str | None:
-    found = options.get("params-dtype", "") + options.get("precision", "")
-    for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp16", "half")):
-        if name in options or dtype in found or name in found:
-            return name
-    return "fp32" if "float32" in found else None
-
-
-def _schedule(options: Mapping[str, str]) -> dict[str, Any] | None:
+def _schedule(known: Known, style: str) -> dict[str, Any] | None:
     """The LR schedule where it is counted in iterations: linear warmup, then a cosine or nothing."""
-    peak, total = number(options.get("lr", "")), whole(options.get("train-iters", ""))
-    style = options.get("lr-decay-style", "cosine")
-    by_samples = "train-samples" in options or any(
-        whole(options.get(name, "")) for name in ("lr-warmup-samples", "lr-warmup-tokens", "lr-decay-tokens")
-    )
-    if peak is None or total is None or by_samples or style not in ("cosine", "constant"):
+    by_others = ("train_samples", "lr_warmup_samples", "lr_warmup_tokens", "lr_decay_tokens")
+    if not known.get("train_iters") or any(known.get(name) for name in by_others) or style not in _STYLES:
         return None
-    decay_end = whole(options.get("lr-decay-iters", "")) or total
-    fraction = number(options.get("lr-warmup-fraction", ""))
-    warmup = whole(options.get("lr-warmup-iters", "")) or 0
-    if fraction is not None and 0 <= fraction <= 1:
-        warmup = round(fraction * decay_end)
-    minimum = number(options.get("min-lr", "")) or 0.0
-    end = decay_end if style == "cosine" else 0
     try:
-        return LrSchedule(peak=peak, warmup=warmup, decay_start=warmup, decay_end=end, minimum=minimum).to_json()
+        schedule = lr_schedule(Facts(**known), style=style)
     except ConfigError:
         return None
+    return None if schedule is None else schedule.to_json()

@@ -99,7 +99,7 @@ def _log_chunks(log: LogFile, tally: Tally) -> Iterator[Readings]:
     tally.names = {} if log.reader.taken is None else log.reader.taken.names
     tally.counts = log.reader.counts
     tally.unreadable += log.reader.unreadable
-    tally.first_unreadable += [(line.number, f"{line.why}: {line.text}") for line in log.reader.first_unreadable]
+    tally.first_unreadable += log.reader.tally.first_unreadable
     if log.reader.note:
         tally.note(log.reader.note)
     if log.splitter.cut:

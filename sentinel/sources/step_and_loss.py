@@ -33,7 +33,7 @@ _OF_TOKENS = _words(
 )
 _OF_A_STEP = _words("step train_step batch gpt reduced_train avg average mean global_avg")
 _OF_ALL = _words("total train_total tot train/total")
-_RANKED = (frozenset({""}) | _OF_TOKENS, _OF_A_STEP, _OF_ALL)
+_RANKS = dict.fromkeys(_OF_ALL, 2) | dict.fromkeys(_OF_A_STEP, 1) | dict.fromkeys(_OF_TOKENS | {""}, 0)
 _VALIDATION = _words("val valid validation eval evaluation val_lm valid_lm eval_lm")
 _OTHERWISE = _words(
     "test dev aux auxiliary moe router balance balancing load_balancing z mtp kl policy value critic actor reward dpo "
@@ -76,22 +76,20 @@ def validation_loss_in(line: str) -> str | None:
 
 
 def _best(pattern: re.Pattern[str], line: str) -> Loss | None:
-    """The loss whose kind counts most."""
-    best, of = None, len(_RANKED)
-    for found in pattern.finditer(line):
-        qualifier = _qualifier(line, found.start())
-        if qualifier in _RANKED[0]:
-            return Loss(found[1], 0, f"{qualifier}_loss" if qualifier else "loss")
-        rank = next((at for at, names in enumerate(_RANKED[:of]) if qualifier in names), of)
-        if rank < of:
-            best, of = Loss(found[1], rank, f"{qualifier}_loss"), rank
+    """The loss whose kind counts most; of the same kind the first."""
+    best: Loss | None = None
+    for loss in _losses(pattern, line):
+        if best is None or loss.rank < best.rank:
+            best = loss
+        if not best.rank:
+            break
     return best
 
 
 def _losses(pattern: re.Pattern[str], line: str) -> Iterator[Loss]:
     for found in pattern.finditer(line):
         qualifier = _qualifier(line, found.start())
-        rank = next((at for at, names in enumerate(_RANKED) if qualifier in names), None)
+        rank = _RANKS.get(qualifier)
         if rank is not None:
             yield Loss(found[1], rank, f"{qualifier}_loss" if qualifier else "loss")
 

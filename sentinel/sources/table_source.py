@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 
 from sentinel.judge.readings import CARRIED, Readings
-from sentinel.sources.column_names import FIELDS, SPLITS, no_loss, resolve
+from sentinel.sources.column_names import FIELDS, SPLITS, resolve, resolve_until_loss
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.row_merge import RowMerge
 from sentinel.sources.table_rows import Cells, Flags, Floats, Rows, Whole, cells_of_values, split_losses
-from sentinel.vocabulary.errors import ConfigError
 
 _LARGEST_STEP = 2**53
-_MOST_KEYS = 200_000  # each is searched for a loss; trainers log about ten thousand, one for each layer and head
 
 Batch = tuple[dict[str, Cells], int, Callable[[int], int]]
 """The cells of each field, the number of rows, and for a row the number that a person finds it by."""
@@ -81,17 +79,8 @@ def searched_source(
 
     ConfigError where no key is a loss, or a column of `asked` is not a key.
     """
-    names: dict[str, None] = {}
-    for objects, _ in batches(Tally()):
-        names |= dict.fromkeys(keys_of(objects))
-        if len(names) > _MOST_KEYS:
-            raise ConfigError(f"{path} can't be read: its objects have more than {_MOST_KEYS:,} different keys")
-        if "loss" in resolve(names, {}, "").columns and set(asked.values()) <= names.keys():
-            break
-    columns = resolve(names, asked, str(path)).columns
-    if "loss" not in columns:
-        raise no_loss(str(path), names)
-    return object_source(path, kind, batches, columns)
+    names = (keys_of(objects) for objects, _ in batches(Tally()))
+    return object_source(path, kind, batches, resolve_until_loss(names, asked, str(path)).columns)
 
 
 def keys_of(objects: Sequence[Object]) -> list[str]:

@@ -59,12 +59,12 @@ class TakenNames:
             if value is None or not math.isfinite(value):
                 continue
             wanted = {"step": (value, value - 1), "loss": (value, value / math.log(2))}.get(name, (value,))
-            words: set[str] = set()
+            words: list[str] = []
             for want in wanted:
-                words = {_before(m, line) for found, m, line in numbers if found is not None and _equal(found, want)}
+                words = [_before(m, line) for found, m, line in numbers if found is not None and _equal(found, want)]
                 if words:
                     break
-            self._words[name].update(words or {""})
+            self._words[name].update(dict.fromkeys(words or [""], 1))  # of two words as frequent the first one met
 
 
 def _equal(found: float, wanted: float) -> bool:

@@ -21,7 +21,7 @@ from sentinel.adapters.event_files.events import fields_of
 from sentinel.adapters.paging.secret import Secret
 from sentinel.adapters.wandb import WandbRun
 from sentinel.bounded import LINE_BYTES
-from sentinel.sources.column_names import no_loss, resolve
+from sentinel.sources.column_names import resolve_until_loss
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes
 from sentinel.sources.table_source import Object, Objects, searched_source
@@ -181,16 +181,7 @@ def source_in_wandb(name: str, columns: Mapping[str, str]) -> ColumnSource:
 def named_columns(rows: Iterable[Mapping[str, Any]], of: WandbRun, where: str) -> tuple[str, str]:
     """The run's names for its loss and its step."""
     configured = {ours: theirs for ours, theirs in (("loss", of.loss), ("step", of.step)) if theirs is not None}
-    names: dict[str, None] = {}
-    for row in rows:
-        if row.keys() - names.keys():
-            names |= dict.fromkeys(row)
-            found = resolve(names, {}, "").columns
-            if "loss" in found | configured.keys() and set(configured.values()) <= names.keys():
-                break
-    columns = resolve(names, configured, where).columns
-    if "loss" not in columns:
-        raise no_loss(where, names)
+    columns = resolve_until_loss(rows, configured, where).columns
     return columns["loss"], columns.get("step", "_step")
 
 

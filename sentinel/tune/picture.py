@@ -6,47 +6,38 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
-
+from sentinel.reports.pictures import INK, drawn
 from sentinel.tune.reading import Curve, perplexity
 from sentinel.tune.report import ProbeRow, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_INK = "#2b2b2b"
 _CHOSEN, _ILL, _CALM, _OTHER = "#2e8b57", "#c1443c", "#4c8fbf", "#9a9a9a"
 _STYLES = ("-", "--", "-.", ":")  # One for each start, in the order of the starts that were tried
 
 
 def draw(report: Report) -> None:
     """Writes the PNG to where the report says that it is."""
-    with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(10.5, 7.5), layout="constrained")
+    space = report.task.space
+    with drawn(
+        report.plot, (10.5, 7.5), f"{report.run}: {report.chosen or 'no pacing without a fluctuation'}"
+    ) as figure:
+        above, below = figure.subplots(2, 1, sharex=True)
         for row in report.probes:
             points = [(step, perplexity(loss)) for step, loss in row.validations]
             _line(above, points, row, report, labelled=True)
             _line(below, list(Curve(row.validations).ratios()), row, report, labelled=False)
-        space = report.task.space
-        below.axhline(report.task.fluctuation, color=_INK, linewidth=0.9, linestyle=(0, (2, 3)))
+        below.axhline(report.task.fluctuation, color=INK, linewidth=0.9, linestyle=(0, (2, 3)))
         for panel in (above, below):
             panel.axvline(space.beginning_steps, color="#bbbbbb", linewidth=0.9)
             panel.axvline(space.horizon_steps, color="#bbbbbb", linewidth=0.9)
             panel.set_yscale("log")
-            panel.grid(visible=True, color="#e6e6e6", linewidth=0.7)
-        above.set_ylabel("validation perplexity", color=_INK)
-        below.set_ylabel("perplexity / best before", color=_INK)
-        below.set_xlabel("global step (grey: end of the beginning, horizon)", color=_INK)
+        above.set_ylabel("validation perplexity")
+        below.set_ylabel("perplexity / best before")
+        below.set_xlabel("global step (grey: end of the beginning, horizon)")
         if report.probes:
             figure.legend(loc="outside right upper", frameon=False, fontsize=8.5)
-        figure.suptitle(
-            f"{report.run}: {report.chosen or 'no pacing without a fluctuation'}", fontsize=12.5, color=_INK
-        )
-        figure.savefig(report.plot, dpi=130)
-        plt.close(figure)
 
 
 def _line(panel: Axes, points: Sequence[tuple[int, float]], row: ProbeRow, report: Report, *, labelled: bool) -> None:

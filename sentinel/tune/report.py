@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentinel.act.probe_record import Life
+from sentinel.config.toml import rung_text
+from sentinel.plan.ladder import Rung
 from sentinel.tune.reading import Reading
-from sentinel.tune.record import Life
 from sentinel.tune.search import Decision, Pacing, is_monotone
-from sentinel.tune.task import Task, What
+from sentinel.tune.task import SETTING, Task, What
 from sentinel.vocabulary.numbers import dump_json
 
 
@@ -87,35 +89,45 @@ class Report:
 
 def report_of(run: str, task: Task, decision: Decision, lives: Sequence[Life], plot: Path) -> Report:
     """The report of a search that is over."""
-    ended = [(life, life.reading) for life in lives if life.reading is not None]
-    seen = {life.pacing: reading.seen(task.fluctuation, task.space.horizon_steps) for life, reading in ended}
+    ended = [(life, task.pacings[life.probe.name], life.result) for life in lives]
+    readings = [(life, pacing, reading) for life, pacing, reading in ended if isinstance(reading, Reading)]
+    seen = {pacing: reading.seen(task.fluctuation, task.space.horizon_steps) for _, pacing, reading in readings}
     return Report(
         run=run,
         task=task,
         chosen=decision.chosen,
         reason=decision.reason,
         monotone=is_monotone(task.space, seen),
-        probes=tuple(_row(life, reading, task) for life, reading in ended),
+        probes=tuple(_row(life, pacing, reading, task) for life, pacing, reading in readings),
         plot=plot,
     )
 
 
-def _row(life: Life, reading: Reading, task: Task) -> ProbeRow:
+def _row(life: Life, pacing: Pacing, reading: Reading, task: Task) -> ProbeRow:
     return ProbeRow(
-        start=life.pacing.start,
-        total_steps=life.pacing.total_steps,
+        start=pacing.start,
+        total_steps=pacing.total_steps,
         life=life.number,
-        steps=reading.global_step,
+        steps=reading.steps,
         tokens=reading.consumed_tokens,
         max_perplexity_ratio=reading.curve.largest_ratio(),
-        verdict=str(life.why),
+        verdict=_verdict(life, reading),
         fluctuated_at=reading.seen(task.fluctuation, task.space.horizon_steps).fluctuated_at,
         seed=reading.seed,
-        validations=reading.curve.points,
+        validations=reading.losses,
     )
 
 
+def _verdict(life: Life, reading: Reading) -> str:
+    if reading.ended == "failed":
+        return "failed"
+    if life.lost and not (life.stopped and reading.ended == "stopped"):
+        return "lost"
+    return {"diverged": "fluctuates", "calm": "calm"}.get(reading.outcome, "not needed")
+
+
 BLOCK: Mapping[What, str] = {"slw": "curriculum_learning", "voc": "data_efficiency", "random-ltd": "data_efficiency"}
+_NAMES: Mapping[What, str] = {"slw": "SLW", "voc": "voc", "random-ltd": "random-LTD"}
 _HYPOTHESES: Mapping[What, str] = {
     "slw": "long sequences are too much for weights this young",
     "voc": "rare words are too much for weights this young",
@@ -125,19 +137,11 @@ _HYPOTHESES: Mapping[What, str] = {
 
 def ladder_rung(task: Task, pacing: Pacing) -> str:
     """The pacing as a rung of the run's ladder: TOML to paste."""
-    start, steps = pacing.start, pacing.total_steps
-    fields: dict[str, Any]
-    match task.what:
-        case "slw":
-            fields = {"name": f"SLW {start}, T {steps}", "seqlen_start": start, "seqlen_total_steps": steps}
-        case "random-ltd":
-            name = f"random-LTD {start}, T {steps}"
-            fields = {"name": name, "random_ltd_start": start, "random_ltd_total_steps": steps}
-        case "voc":
-            fields = {"name": f"voc {start} %, T {steps}", "curriculum_metric": "voc"}
-            fields |= {"curriculum_index": task.voc_index, "curriculum_start": start, "curriculum_total_steps": steps}
-    fields = {"name": fields.pop("name"), "hypothesis": _HYPOTHESES[task.what], **fields}
-    return "[[policy.ladder]]\n" + "".join(f"{key} = {dump_json(value)}\n" for key, value in fields.items())
+    what, steps, setting = task.what, pacing.total_steps, SETTING[task.what]
+    index = {"curriculum_metric": "voc", "curriculum_index": task.voc_index} if what == "voc" else {}
+    paced: dict[str, Any] = {f"{setting}_start": pacing.start, f"{setting}_total_steps": steps, **index}
+    name = f"{_NAMES[what]} {pacing.start}{' %' if what == 'voc' else ''}, T {steps}"
+    return rung_text(Rung(name=name, hypothesis=_HYPOTHESES[what], **paced))
 
 
 def trainer_options(task: Task, pacing: Pacing) -> str:

@@ -12,6 +12,7 @@ from sentinel.jobscript.facts import Facts
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.pacings import with_slw
 from sentinel.plan.policy import Tuning
+from sentinel.plan.probe import Probe
 from sentinel.tune.search import Pacing, Space
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
@@ -74,11 +75,28 @@ class Task:
         reported: dict[str, Any] = getattr(self.settings(pacing), SETTING[self.what]).to_json()
         return reported
 
+    @property
+    def pacings(self) -> dict[str, Pacing]:
+        """Every candidate, by the name of its probe."""
+        candidates = (Pacing(start, steps) for start in self.space.starts for steps in self.space.durations)
+        return {_name_of(pacing): pacing for pacing in candidates}
+
+    def probe(self, pacing: Pacing, overrides: Overrides | None = None) -> Probe:
+        """The short training from scratch that shows whether the pacing is calm up to the horizon."""
+        return Probe(
+            name=_name_of(pacing),
+            tag=None,
+            global_step=0,
+            until_step=self.space.horizon_steps,
+            change=str(pacing),
+            overrides=overrides or self.overrides(pacing),
+        )
+
     def overrides(self, pacing: Pacing) -> Overrides:
         """A probe's overrides.json: the pacing from scratch, and nothing else of the run changed, its seed neither."""
         return Overrides(
             incident="tune",
-            rollback=f"start{pacing.start}-T{pacing.total_steps}",
+            rollback=_name_of(pacing),
             anchor=Anchor(global_step=0, consumed_samples=0, consumed_tokens=0),
             standing=self.settings(pacing),
         )
@@ -99,6 +117,10 @@ class Task:
             "fluctuation": self.fluctuation,
             "validate_every": self.validate_every,
         }
+
+
+def _name_of(pacing: Pacing) -> str:
+    return f"start{pacing.start}-T{pacing.total_steps}"
 
 
 def task_of(tuning: Tuning, facts: Facts, what: What = "slw") -> Task:

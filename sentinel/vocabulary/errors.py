@@ -6,14 +6,15 @@
     │   └── OverridesError       an overrides.json that is not what sentinel writes
     ├── TemporaryError       the loop tries again; exit code 3
     │   ├── FilesystemUnavailable  a filesystem that is full, or does not answer now
-    │   ├── GrafanaUnavailable   Grafana does not answer, or not as itself
     │   ├── JobStillAlive        something may still write where we want to move things
     │   ├── LockHeld             another sentinel works on this run
     │   ├── PagerError           a pager did not take a page, which stays in the outbox
-    │   ├── ScrapeError          Prometheus does not answer: what was scraped is not known for now
     │   ├── SlurmNotReady        Slurm answers, and has no nodes for the job just now
-    │   ├── SlurmUnavailable     Slurm does not answer: the job state is unknown
-    │   └── WandbUnavailable     W&B does not answer, or not as itself
+    │   └── NoAnswer             a server that does not answer
+    │       ├── GrafanaUnavailable   Grafana does not answer, or not as itself
+    │       ├── ScrapeError          Prometheus does not answer: what was scraped is not known for now
+    │       ├── SlurmUnavailable     Slurm does not answer: the job state is unknown
+    │       └── WandbUnavailable     W&B does not answer, or not as itself
     └── PermanentError       sentinel stops acting and asks for a person; exit code 4
         ├── CheckpointError      a checkpoint that is not whole, or not where it should be
         ├── FilesystemRefused    a filesystem that answers, and says no: permissions, or it is read-only
@@ -29,13 +30,19 @@ A line of a journal that can't be read is a `LineError`: it is counted and shown
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class SentinelError(Exception):
     """Anything that sentinel itself says no to. Its text is a sentence for the person who reads it."""
 
+    exit_code: ClassVar[int] = 4
+
 
 class ConfigError(SentinelError):
     """Wrong usage or configuration: names the file and the key, and what would be right."""
+
+    exit_code = 2
 
 
 class DataError(ConfigError):
@@ -49,18 +56,27 @@ class OverridesError(ConfigError):
 class TemporaryError(SentinelError):
     """Another system (Slurm, a filesystem, a server) can't be reached, or is not ready: try again."""
 
+    exit_code = 3
+
+
+class NoAnswer(TemporaryError):  # noqa: N818 - reads as what it says
+    """A server that does not answer, or something else does in its place. Its text names the host, or the call, and no
+    secret."""
+
+    says: ClassVar[str]
+
+    def __init__(self, asked: str, why: str) -> None:
+        super().__init__(self.says.format(asked, why))
+        self.asked = asked
+        self.why = why
+
 
 class FilesystemUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
     """A file that can't be read or written for now: the disk is full, or its server is away."""
 
 
-class GrafanaUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
-    """Grafana does not answer, or something else does in its place. Its text names the host and no secret."""
-
-    def __init__(self, host: str, why: str) -> None:
-        super().__init__(f"Grafana at {host} can't be reached: {why}")
-        self.host = host
-        self.why = why
+class GrafanaUnavailable(NoAnswer):
+    says = "Grafana at {} can't be reached: {}"
 
 
 class JobStillAlive(TemporaryError):  # noqa: N818 - reads as what it says, as in `raise JobStillAlive(...)`
@@ -87,35 +103,22 @@ class PagerError(TemporaryError):
         self.retry_after_s = retry_after_s  # Seconds to wait that the pager asks for; None where it asks for nothing
 
 
-class ScrapeError(TemporaryError):
-    """Prometheus does not answer, or not as itself. Its text names the host and no secret."""
-
-    def __init__(self, host: str, why: str) -> None:
-        super().__init__(f"Prometheus at {host} can't be asked: {why}")
-        self.host = host
-        self.why = why
+class ScrapeError(NoAnswer):
+    says = "Prometheus at {} can't be asked: {}"
 
 
 class SlurmNotReady(TemporaryError):  # noqa: N818 - reads as what it says
     """Slurm has no nodes that could ever run the job, as it says; also while they register after its own restart."""
 
 
-class SlurmUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
+class SlurmUnavailable(NoAnswer):
     """Slurm's controller does not answer in time; what runs is unknown, which counts as alive."""
 
-    def __init__(self, call: str, why: str) -> None:
-        super().__init__(f"Slurm does not answer ({call}: {why})")
-        self.call = call
-        self.why = why
+    says = "Slurm does not answer ({}: {})"
 
 
-class WandbUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
-    """Weights & Biases does not answer, or something else does in its place. Its text names the host and no secret."""
-
-    def __init__(self, host: str, why: str) -> None:
-        super().__init__(f"W&B at {host} can't be reached: {why}")
-        self.host = host
-        self.why = why
+class WandbUnavailable(NoAnswer):
+    says = "W&B at {} can't be reached: {}"
 
 
 class PermanentError(SentinelError):
@@ -164,14 +167,6 @@ class LineError(SentinelError):
     """One line that can't be read; carries what was wrong with it."""
 
 
-_EXIT_CODES: tuple[tuple[type[SentinelError], int], ...] = (
-    (ConfigError, 2),
-    (TemporaryError, 3),
-    (PermanentError, 4),
-    (SentinelError, 4),
-)
-
-
 def exit_code_of(error: Exception) -> int:
     """What the caller should do about it, as an exit code."""
-    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 4)
+    return error.exit_code if isinstance(error, SentinelError) else 4

@@ -43,8 +43,15 @@ PREFIX = "sentinel_"
 class Exported:
     name: str
     help: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge"] = "gauge"
     labels: tuple[str, ...] = ("run", "attempt")
+    field: str = ""  # Of the latest Sample, or of the latest LayerVariance, which has a series for each layer
+    in_window: bool = False  # Whether its largest value of the last steps is shown too, for spikes between two scrapes
+    at_intervals: bool = False  # Whether it is measured every few steps only; the last measured one is shown
+
+    @property
+    def maximum_name(self) -> str:
+        return f"{self.name}_window_max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +60,6 @@ class Shown:
     value: float  # In the metric's unit; nan and inf are readings
     labels: tuple[str, ...]  # Values of the metric's labels, in their order
     exemplar: Exemplar | None = None  # Of a counter: the last thing that it has counted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleMetric:
-    """A gauge of one field of the latest Sample, or of the latest LayerVariance: then a series for each layer."""
-
-    field: str
-    help: str
-    in_window: bool = False  # Whether its largest value of the last steps is shown too, for spikes between two scrapes
-    at_intervals: bool = False  # Whether it is measured every few steps only; the last measured one is shown
-
-    prefix: str = PREFIX  # A layer's own, so that no sum counts a value twice
-
-    @property
-    def name(self) -> str:
-        return self.prefix + self.field
-
-    @property
-    def maximum_name(self) -> str:
-        return f"{self.name}_window_max"
-
-
-def _gauge(name: str, text: str, *labels: str) -> Exported:
-    return Exported(name=name, help=text, kind="gauge", labels=("run", "attempt", *labels))
 
 
 def _counter(name: str, text: str) -> Exported:
@@ -131,35 +114,39 @@ _IN_WINDOW = (
 )
 # What /metrics of a trainer shows; all from one step, but for what is measured at intervals. None is left out.
 SAMPLE_METRICS = tuple(
-    SampleMetric(field=field, help=text, in_window=field in _IN_WINDOW, at_intervals=field in _AT_INTERVALS)
+    Exported(
+        name=PREFIX + field,
+        help=text,
+        field=field,
+        in_window=field in _IN_WINDOW,
+        at_intervals=field in _AT_INTERVALS,
+    )
     for field, text in _READINGS.items()
 )
 WINDOW_MAXIMA = tuple(metric for metric in SAMPLE_METRICS if metric.in_window)
 INTERVAL_METRICS = tuple(metric for metric in SAMPLE_METRICS if metric.at_intervals)
-WINDOW = _gauge(
-    PREFIX + "window_seconds",
-    "How far back the window maxima reach, in seconds: a scrape at least this often misses none.",
+WINDOW = Exported(
+    name=PREFIX + "window_seconds",
+    help="How far back the window maxima reach, in seconds: a scrape at least this often misses none.",
 )
 LAYER_METRICS = tuple(
-    SampleMetric(
-        field=f"adam_variance_{kind}",
-        prefix=PREFIX + "layer_",
+    Exported(
+        name=f"{PREFIX}layer_adam_variance_{kind}",  # a name of its own, so that no sum counts a value twice
         help=f"{word} over the layer's parameters of sqrt(v), at the last step that it was measured.",
+        labels=("run", "attempt", "layer"),
+        field=f"adam_variance_{kind}",
     )
     for kind, word in (("l1", "Sum"), ("max", "Max"))
 )
-LAYER_STEP = _gauge(PREFIX + "layer_global_step", "The step after which the layers were measured.")
+LAYER_STEP = Exported(name=PREFIX + "layer_global_step", help="The step after which the layers were measured.")
 
 
 def all_metrics() -> tuple[Exported, ...]:
+    largest = "Largest {} of the window; nan counts as +Inf."
     return (
-        HOOK_ERRORS,
-        *COUNTERS,
-        *(_gauge(m.name, m.help) for m in SAMPLE_METRICS),
-        WINDOW,
-        *(_gauge(m.maximum_name, f"Largest {m.name} of the window; nan counts as +Inf.") for m in WINDOW_MAXIMA),
-        LAYER_STEP,
-        *(_gauge(m.name, m.help, "layer") for m in LAYER_METRICS),
+        *(HOOK_ERRORS, *COUNTERS, *SAMPLE_METRICS, WINDOW),
+        *(Exported(name=m.maximum_name, help=largest.format(m.name)) for m in WINDOW_MAXIMA),
+        *(LAYER_STEP, *LAYER_METRICS),
     )
 
 

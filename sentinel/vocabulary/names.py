@@ -8,6 +8,7 @@ LONGEST_NAME_BYTES = 128  # In UTF-8. A file's name may have 255 bytes, and what
 _LONGEST_PATH_BYTES = 4095
 _LONGEST_COMPONENT_BYTES = 255
 _SHOWN = 60
+_LONGEST_SHOWN = 200
 
 
 def why_not_a_name(text: str) -> str | None:
@@ -52,3 +53,10 @@ def checked_path_text(text: str, what: str) -> str:
 def _shown(value: object) -> str:
     shown = ascii(value)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+
+
+def shown(name: str) -> str:
+    """The name as it is where it is plain; else quoted and escaped: a newline in a name must not forge a log line."""
+    plain = name.isascii() and name.isprintable() and not set(name) & set("\"'`;|&$<>")
+    text = name if plain and name == name.strip() and name else ascii(name)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

@@ -13,12 +13,18 @@ from sentinel.vocabulary.training_settings import SharedSettings, TrainingSettin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One optimizer step, as the trainer reported it. None: not measured. nan: measured, and not a number."""
+class AtStep:
+    """What every record of a step begins with."""
 
     attempt: int  # Which start of the training processes took this step; 1 is the first
     global_step: int  # Completed optimizer updates, this one included (DeepSpeed's counter)
     time_unix_s: UnixSeconds  # When the step ended, on rank 0's clock; nan where the source has no clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample(AtStep):
+    """One optimizer step, as the trainer reported it. None: not measured. nan: measured, and not a number."""
+
     loss: float  # Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf.
     loss_ratio: float | None = None  # loss / the smallest previous loss at this seqlen; 1.0 first, inf if not finite
     # loss / the smallest previous loss at any seqlen, as in Li, Zhang & He 2022; None where there was one length only
@@ -70,25 +76,20 @@ class ScrapedSample(Sample):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerVariance:
+class LayerVariance(AtStep):
     """Adam's variance of each layer after one step: which part of the model moved first."""
 
-    attempt: int
-    global_step: int
-    time_unix_s: UnixSeconds
     layers: tuple[str, ...]  # The embedding, each block by its path in the model, the head; the same at every step
     adam_variance_l1: tuple[float, ...]  # Of each layer: sum over its parameters of sqrt(v). nan when any v is
     adam_variance_max: tuple[float, ...]  # Of each layer: max over its parameters of sqrt(v). nan when any v is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateLoaded:
+class StateLoaded(AtStep):
     """Adam's state as a resumed attempt has it before its first update: what the checkpoint has really brought back.
-    The fields of a Sample of the step that was saved; all 0, or None, where the moments were not loaded."""
+    The step is the one that it resumes from; the fields are those of a Sample of the step that was saved, all 0, or
+    None, where the moments were not loaded."""
 
-    attempt: int
-    global_step: int  # The step that the attempt resumes from
-    time_unix_s: UnixSeconds
     adam_variance_l1: float | None = None
     adam_variance_max: float | None = None
     momentum_l2: float | None = None
@@ -98,21 +99,15 @@ class StateLoaded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(AtStep):
     """A validation loss at full length, mean over tokens, nats."""
 
-    attempt: int
-    global_step: int
-    time_unix_s: UnixSeconds
     loss: float
     seqlen: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved:
-    attempt: int
-    global_step: int
-    time_unix_s: UnixSeconds
+class CheckpointSaved(AtStep):
     tag: str
     consumed_samples: int | None = None
     consumed_tokens: int | None = None
@@ -120,12 +115,9 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFinished:
+class RunFinished(AtStep):
     """The attempt ended by itself or was asked to: `reason` is finished, sigterm, kill_file or error: …"""
 
-    attempt: int
-    global_step: int
-    time_unix_s: UnixSeconds
     reason: str
 
 

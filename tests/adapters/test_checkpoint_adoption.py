@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.checkpoints.adoption import Adoptions, event_files, journals_of
-from sentinel.adapters.checkpoints.copies import place_checkpoint
+from sentinel.adapters.checkpoints.probes import Adoptions, event_files, journals_of, place_checkpoint
+from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.vocabulary.errors import QuarantineError
 from tests.adapters.checkpoint_files import deepspeed, digests, hugging_face
 
@@ -98,3 +99,37 @@ def test_a_copy_is_made_where_there_are_no_hard_links(
     assert destination.read_bytes() == b"steps"
     assert not destination.samefile(source)
     assert [p.name for p in destination.parent.iterdir()] == [destination.name]
+
+
+def test_a_copy_that_a_kill_cut_short_is_gone_after_the_adoption_is_taken_up_and_after_an_undo(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def refused(*_: object) -> None:
+        raise OSError("no hard links here")
+
+    def cut_short(one: int, other: int, _count: int) -> int:
+        os.write(other, os.read(one, 2))
+        raise Killed
+
+    run, journal = tmp_path / "run", tmp_path / "0002.jsonl"
+    journal.write_bytes(b"lines")
+    destination = tmp_path / "state" / "attempts" / journal.name
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    for finish in ("taken up", "undone"):
+        with monkeypatch.context() as killed:
+            killed.setattr(os, "copy_file_range", cut_short)
+            with pytest.raises(Killed):
+                Adoptions(run).adopt(probe, 10, "global_step10", {journal: destination}, **WHERE)
+        (part,) = destination.parent.iterdir()
+        assert part.read_bytes() == b"li"
+        if finish == "undone":
+            Quarantine(run, None).bring_back(**WHERE)
+            assert list(destination.parent.iterdir()) == []
+        else:
+            Adoptions(run).adopt(probe, 10, "global_step10", {journal: destination}, **WHERE)
+            assert [p.read_bytes() for p in destination.parent.iterdir()] == [b"lines"]
+            Quarantine(run, None).bring_back(**WHERE)
+            destination.unlink()

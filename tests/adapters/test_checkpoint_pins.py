@@ -14,6 +14,8 @@ from sentinel.adapters.checkpoints import PINNED, QUARANTINE, Checkpoints, room_
 from sentinel.vocabulary.errors import QuarantineError
 from tests.adapters.checkpoint_files import deepspeed, digests, hugging_face, megatron_lm, save, tensors
 
+WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
+
 
 @pytest.mark.parametrize("make", [deepspeed, megatron_lm, hugging_face])
 def test_a_pin_outlives_retention_and_brings_the_checkpoint_back(tmp_path: Path, make: object) -> None:
@@ -62,6 +64,41 @@ def test_a_pin_that_was_cut_short_is_taken_up_and_never_seen_half(
     pins.pin(tag)
     assert pins.tags() == (tag,)
     assert [p.name for p in (tmp_path / PINNED).iterdir()] == [tag]
+
+
+@pytest.mark.parametrize("gone", [False, True])  # whether a retention has left nothing but the pin
+def test_a_pin_of_what_a_rollback_moves_away_is_no_target_and_undo_brings_it_back(tmp_path: Path, gone: bool) -> None:
+    for step in (10, 20):
+        deepspeed(tmp_path, step)
+    (tmp_path / "latest").write_text("global_step20")
+    seen, before = Checkpoints(tmp_path), digests(tmp_path / "global_step20")
+    for step in (10, 20):
+        seen.pins.pin(f"global_step{step}")
+    if gone:
+        shutil.rmtree(tmp_path / "global_step20")
+    for _ in range(2):
+        seen.quarantine([] if gone else ["global_step20"], **WHERE)
+        seen.point_latest("global_step10", 10, **WHERE)
+    assert (seen.pins.usable(), seen.pins.left()) == (("global_step10",), {"global_step20": "incident-1"})
+    assert seen.pins.tags() == ("global_step10", "global_step20")  # a person's own is not let go
+    for _ in range(2):
+        seen.restore(**WHERE)
+    assert (seen.pins.usable(), seen.pins.left()) == (("global_step10", "global_step20"), {})
+    seen.pins.restore("global_step20")
+    assert digests(tmp_path / "global_step20") == before
+
+
+def test_a_pin_that_was_set_aside_is_released_like_any_other_and_after_a_newer_one(tmp_path: Path) -> None:
+    seen = Checkpoints(tmp_path)
+    tag = deepspeed(tmp_path, 10)
+    seen.pins.pin(tag.name)
+    seen.quarantine([tag.name], **WHERE)
+    deepspeed(tmp_path, 10)
+    seen.pins.pin(tag.name)
+    assert seen.pins.let_go(tag.name)
+    assert seen.pins.left() == {tag.name: "incident-1"}
+    assert seen.pins.let_go(tag.name)
+    assert seen.pins.tags() == ()
 
 
 def test_another_checkpoint_of_a_pinned_name_is_told_and_not_mixed_in(tmp_path: Path) -> None:

@@ -165,8 +165,8 @@ def test_runs_that_ask_the_same_prometheus_in_the_same_way_ask_together(tmp_path
     one, same = (configured(tmp_path, name, "http://127.0.0.1:9") for name in ("one", "same"))
     other = configured(tmp_path, "other", "http://127.0.0.1:9", "selector = 'cluster=\"b\"'")
     elsewhere = configured(tmp_path, "elsewhere", "http://127.0.0.1:10")
-    assert one._queries is same._queries
-    assert len({id(source._queries) for source in (one, other, elsewhere)}) == 3
+    assert one._runs.queries is same._runs.queries
+    assert len({id(source._runs.queries) for source in (one, other, elsewhere)}) == 3
 
 
 NAMES = ("plain", "pl.in", "a|b", "a\\b", 'the "first" (x+y)*', "é{1}[2]^$?", "-", "two\nlines", "long" * 1000)

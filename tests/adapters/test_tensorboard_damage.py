@@ -197,7 +197,7 @@ def test_a_cut_killed_with_its_parts_written_begins_anew_when_the_file_has_grown
     def dying(source: Path, destination: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tensorboard, "_move", dying)
+    monkeypatch.setattr(tensorboard, "move", dying)
     with pytest.raises(KeyboardInterrupt):
         TensorBoard(folder).cut(AT, **WHERE)
     monkeypatch.undo()

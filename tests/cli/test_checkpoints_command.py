@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.commands import app
 from sentinel.vocabulary.sample import CheckpointSaved, StateLoaded, encode
@@ -72,3 +74,24 @@ def test_a_start_that_goes_on_is_recorded_and_pages_nobody(tmp_path: Path, watch
         assert (event["event"], event["verdict"]) == ("start_audited", "continued")
     assert asked(config, "status", "--json")["start"]["verdict"] == "continued"
     assert [one["certified"] for one in asked(config, "checkpoints", "--json")] == [True, True]
+
+
+def test_a_pin_whose_checkpoint_a_rollback_has_moved_is_named_with_the_incident_and_how_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    config, seen = configured(tmp_path, LOADED), Checkpoints(tmp_path / "checkpoints")
+    where = {"incident": "incident-1", "rollback": "incident-1-r1"}
+    seen.pins.pin("global_step120")
+    seen.quarantine(["global_step120"], **where)
+    said = "global_step120 is pinned and is no rollback target: incident-1 moved it away; `sentinel "
+    for command in ("checkpoints", "pin", "doctor"):
+        assert f"{said}undo incident-1` brings it back with its pin" in asked(config, command)
+    assert [one["tag"] for one in asked(config, "checkpoints", "--json")] == ["global_step100"]
+    seen.restore(**where)
+    assert said not in asked(config, "checkpoints")
+    assert asked(config, "pin") == "global_step120\n"
+    seen.quarantine(["global_step120"], **where)
+    shutil.rmtree(tmp_path / "checkpoints" / QUARANTINE)  # purged
+    assert f"{said}pin global_step120 --release` ends that" in asked(config, "pin")
+    asked(config, "pin", "global_step120", "--release")
+    assert asked(config, "pin") == "nothing is pinned\n"

@@ -76,15 +76,6 @@ def test_thousands_of_samples_are_told_again_across_attempts_and_what_is_no_samp
     assert (list(source.again(1)), list(source.again(2)), list(source.again(3))) == (first, second, [])
 
 
-def test_of_a_source_with_a_lookback_no_more_than_that_is_kept() -> None:
-    source = SampleCache(Pieces(*([sample(s)] for s in range(1, 5001))), lookback_s=1000.0)
-    for _ in range(5000):
-        source.poll()
-    kept = [s.global_step for s in source.again(1)]
-    assert kept == list(range(kept[0], 5001))
-    assert 1000 <= len(kept) <= 1600
-
-
 def test_a_kept_sample_takes_a_hundred_bytes_at_most() -> None:
     tracemalloc.start()
     try:

@@ -65,8 +65,8 @@ def test_the_points_that_name_a_step_are_asked_of_the_counters_themselves() -> N
 
 def test_the_page_says_which_panels_are_empty_without_the_rules() -> None:
     page = (FOLDER.parent / "docs" / "GRAFANA.md").read_text()
-    (told,) = re.findall(r"Without it (.*?) stay empty", page, re.DOTALL)
-    said = {title.strip("`") for title in re.findall(r"`[^`]+`", told)}
+    (told,) = re.findall(r"recording\.yaml` .*?: else (.*?) stay empty", page, re.DOTALL)
+    said = {title.strip("`") for title in re.findall(r"`[^`]+`", " ".join(told.split()))}
     needed = {asked.panel for asked in queries() if any(name in asked.expr for name in RECORDED)}
     assert said == needed
 

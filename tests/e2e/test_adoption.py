@@ -256,7 +256,7 @@ def test_an_adoption_across_filesystems_is_killed_within_a_copy_carried_out_and_
             (run / name).symlink_to(Path(other, name))  # for what this test reads
             text = text.replace(f'{key} = "{name}"', f'{key} = "{other}/{name}"')
         (run / "run.toml").write_text(text)
-        copied = Point(call="rename", path=f"{other}/tensorboard/.{EVENTS}.sentinel-adopting", number=1)
+        copied = Point(call="rename", path=f"{other}/tensorboard/.{EVENTS}.sentinel-copying", number=1)
         assert strike(run, WATCH, copied, "KILL").struck
         assert as_a_process(run, WATCH)[0] == 4  # its command is `false`
         assert _but_overrides(live(run)) == _but_overrides(live(adopted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -86,8 +87,21 @@ def test_a_pin_of_the_watch_goes_with_the_line_that_is_moved_away_and_a_persons_
     own.write(["global_step60"])
     sentinel(run, *TO_20)
     assert pins.tags() == ("global_step40",)  # a person's own
+    _is_no_target(run, pins)
     shutil.copytree(run / "checkpoints" / "global_step20", run / "checkpoints" / "global_step60")  # saved once more
     pins.pin("global_step60")
     sentinel(run, "undo", "--yes")
-    assert pins.tags() == ("global_step40",)
+    assert pins.tags() == pins.usable() == ("global_step40",)
     assert live(run) == live(built)
+
+
+def _is_no_target(run: Path, pins: Pins) -> None:
+    """A pin of what a rollback has moved away, also once a checkpoint of that name was saved anew and deleted."""
+    again = run / "checkpoints" / "global_step40"
+    shutil.copytree(run / "checkpoints" / "global_step20", again)
+    pins.pin(again.name)  # of the new line, which is another checkpoint
+    assert pins.let_go(again.name)
+    shutil.rmtree(again)
+    words = line(run, ("checkpoints", "--json"))
+    listed = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert [one["tag"] for one in json.loads(listed)] == ["global_step20"]

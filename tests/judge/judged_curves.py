@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.judge.analysis.first_mover import first_moved_of_samples
+from sentinel.judge.analysis.first_mover import SIGNALS, first_moved_of_readings
 from sentinel.judge.events import Event, EventKind
+from sentinel.judge.readings import stretches_of
 from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -312,7 +313,7 @@ def _lines(samples: list[Sample], series: Series, thresholds: Thresholds) -> Ite
     yield from (f"ill: {span.reason}" for span in spans.spans)
     for event in series.events:
         if event.kind in (EventKind.DIVERGENCE, EventKind.SPIKE):
-            moved = first_moved_of_samples(samples, onset_step=event.onset_range[1])
+            moved = first_moved_of_readings(stretches_of(samples, SIGNALS), onset_step=event.onset_range[1])
             yield f"first moved before {event.onset_range[1]}: " + ", ".join(
                 f"{d.signal} -{d.steps_before_onset} ({d.deviations:.3g})" for d in moved.departures
             )

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sentinel.judge.analysis.first_mover import first_moved_of_samples
+from sentinel.judge.analysis.first_mover import SIGNALS, first_moved_of_readings
 from sentinel.judge.events import EventKind
-from sentinel.judge.readings import Readings
+from sentinel.judge.readings import Readings, stretches_of
 from sentinel.judge.reference import Reference
 from sentinel.judge.replay import Replay
 from sentinel.judge.series import Series
@@ -210,7 +210,9 @@ def _past(series: Series, samples: list[Sample], thresholds: Thresholds) -> Iter
         known = f"{event.onset_range} {event.verdict_step} {event.end_step} {event.recommend_rollback} {led}"
         yield f"{event.kind.value} {known} {_figures(event.reason)}"
         if event.kind in (EventKind.DIVERGENCE, EventKind.SPIKE):
-            found = first_moved_of_samples(samples, onset_step=event.onset_range[1], window_steps=16)
+            found = first_moved_of_readings(
+                stretches_of(samples, SIGNALS), onset_step=event.onset_range[1], window_steps=16
+            )
             moved = [(d.signal, d.first_step, round(d.deviations, 3)) for d in found.departures]
             yield f"moved {moved} stayed {found.stayed} unjudged {found.unjudged}"
 

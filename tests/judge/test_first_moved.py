@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from sentinel.judge.analysis.first_mover import first_moved, first_moved_of_samples
+from sentinel.judge.analysis.first_mover import SIGNALS, first_moved, first_moved_of_readings
+from sentinel.judge.readings import stretches_of
 from sentinel.vocabulary.sample import Sample
 
 CURVES = Path(__file__).parents[1] / "data" / "incident_curves"
@@ -119,7 +120,7 @@ def test_samples_are_read_as_columns() -> None:
         )
         for s, v in zip(STEPS, noise(0).tolist(), strict=True)
     ]
-    found = first_moved_of_samples(samples, onset_step=ONSET)
+    found = first_moved_of_readings(stretches_of(samples, SIGNALS), onset_step=ONSET)
     assert [(d.signal, d.first_step) for d in found.departures] == [("grad_norm", 1090)]
     assert (found.stayed, found.unjudged) == (("loss",), ())
 

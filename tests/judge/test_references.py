@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
 
 from sentinel.act.following import References
-from sentinel.act.perform import Pinning
 from sentinel.act.watch import Watch
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.status import show
@@ -103,17 +101,11 @@ def test_it_is_said_once_and_a_run_that_keeps_up_is_not_spoken_of(
         journal(tmp_path / name / "state", scale)
         config = configured(tmp_path / name, 'reference = ["../sibling"]')
         parts = assemble(config, config.policy, say=lambda _: None)
-        watching = Watch(
-            parts.observer, parts.perform, cast(Pinning, _NoPins()), config.policy, parts.ledger, lambda _: None
-        )
+        watching = Watch(parts.near, parts.observer, parts.perform, config.policy, parts.ledger)
         with caplog.at_level(logging.INFO):
             for now in range(3):
                 watching.tick(STEPS + now)
         assert sum("slower than it should be" in r.getMessage() for r in caplog.records) == times
-
-
-class _NoPins:
-    def keep(self, tag: str) -> None: ...
 
 
 def test_a_reference_is_read_again_after_an_hour_and_not_before(

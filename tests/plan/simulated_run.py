@@ -29,14 +29,13 @@ from sentinel.plan.actions import (
     WriteOverrides,
 )
 from sentinel.plan.baseline import OnsetReadings
-from sentinel.plan.bisect_rung import asks_for_cause
 from sentinel.plan.incident import Adoption, Approval, Incident, Proof
 from sentinel.plan.incident_events import closed, fold
 from sentinel.plan.look import Look, Memory, Outcome, started_for
-from sentinel.plan.observation import BisectSeen, Life, RunState
+from sentinel.plan.observation import BisectSeen, Life, RunState, Standing
 from sentinel.plan.policy import Policy
-from sentinel.plan.race import Standing
 from sentinel.plan.turn import next_turn
+from sentinel.plan.turn_probes import asks_for_cause
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
 from tests.plan.test_recovery_plan import BASELINE, apply, checkpoint, run

@@ -9,9 +9,8 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.alert_state import AGAIN_S, Alert, AlertState, alert_states, is_due, unsettled, updated
-from sentinel.plan.alerts import failed_look
-from sentinel.plan.look import Failure, Memory
+from sentinel.plan.alerts import AGAIN_S, alert_states, failed_look, is_due, unsettled, updated
+from sentinel.plan.look import Alert, AlertState, Failure, Memory
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.page import pages
 from sentinel.plan.policy import Policy

@@ -434,7 +434,7 @@ def test_a_baseline_of_an_older_log_is_read() -> None:
 
 
 def test_the_default_ladder_changes_one_more_thing_at_a_time_and_names_its_hypotheses() -> None:
-    assert [r.name for r in DEFAULT_LADDER] == ["reseed", "reseed + SLW", "earlier + reseed + LR warmup x8"]
+    assert [r.name for r in DEFAULT_LADDER] == ["reseed", "reseed + LR warmup x8", "earlier + reseed + SLW"]
     assert len({r.hypothesis for r in DEFAULT_LADDER}) == len(DEFAULT_LADDER)
     assert {f.name for f in fields(Rung)} >= {"skip_samples", "wait_steps", "page"}
 

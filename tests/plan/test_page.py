@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.alert_state import AlertTopic
-from sentinel.plan.page import Page, page_for, page_from_json, pages, trial_page
-from sentinel.plan.page_topics import WHAT_TO_DO
+from sentinel.plan.page import WHAT_TO_DO, AlertTopic, Page, page_for, page_from_json, pages, trial_page
 from sentinel.vocabulary.numbers import dump_json, load_object
 
 DECISION = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.plan.baseline import Baseline, baseline_of
-from sentinel.plan.evidence import Evidence, find, setting_of
+from sentinel.plan.evidence import Evidence, find
 from sentinel.plan.incident import Proof, Rollback, failure
 from sentinel.plan.proof import Check, outcome, prove, unreported
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -27,7 +27,7 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from sentinel.vocabulary.sample import RunStarted, Sample, decode, encode
-from sentinel.vocabulary.training_settings import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange, setting_of
 
 ID = "incident-2-r1"
 OLD = SkippedRange(begin=64, end=96, reseeds=((0, 3),))

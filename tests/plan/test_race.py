@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.actions import StartProbe, StopJob
+from sentinel.plan.actions import StartProbe, StopJob, StopProbe
 from sentinel.plan.incident import Adoption, Incident, Proof, Race
 from sentinel.plan.incident_events import fold, opened, race_begun
 from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import JobsSeen, Life
+from sentinel.plan.observation import JobsSeen, Life, Standing
 from sentinel.plan.policy import Policy
-from sentinel.plan.race import Standing, adoption, next_of_race, race_of, winner
+from sentinel.plan.race import adoption, next_of_race, race_of, winner
 from sentinel.plan.rollback import plan_rollback
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -99,7 +99,9 @@ def test_as_many_race_as_the_gpu_hours_allow() -> None:
 )
 def test_one_step_at_a_time(standings: list[Standing], parallel: int, start: str | None, stop: str | None) -> None:
     found = next_of_race(RACE, standings, incident(), parallel)
-    assert (found.start, found.stop, found.ended) == (start, stop, None)
+    due = [(type(action), action.probe) for action in found.actions if isinstance(action, StartProbe | StopProbe)]
+    assert due == [(kind, name) for kind, name in ((StartProbe, start), (StopProbe, stop)) if name is not None]
+    assert found.records == ()
 
 
 @pytest.mark.parametrize(
@@ -178,9 +180,9 @@ def test_the_log_gives_back_the_race_and_its_rungs_count_as_tried() -> None:
     assert found.race is not None
     assert [e.overrides for e in found.race.entrants] == [e.overrides for e in RACE.entrants]
     assert found.tried == 3
-    lost = next_of_race(RACE, [ended(n, ill="diverged") for n in (1, 2, 3)], incident(), 1).ended
+    lost = next_of_race(RACE, [ended(n, ill="diverged") for n in (1, 2, 3)], incident(), 1).records[0]
     assert told(begun, lost).race is None
-    none_ran = next_of_race(RACE, [ended(n, refused="no command") for n in (1, 2, 3)], incident(), 1).ended
+    none_ran = next_of_race(RACE, [ended(n, refused="no command") for n in (1, 2, 3)], incident(), 1).records[0]
     assert told(begun, none_ran).tried == 0
 
 

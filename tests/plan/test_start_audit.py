@@ -16,8 +16,8 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident import Event, Proof
 from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, RunState
-from sentinel.plan.start import Ancestor, Start, Trail
-from sentinel.plan.start_audit import Continued, audit
+from sentinel.plan.start_audit import Ancestor, Continued, Start, Trail
+from sentinel.plan.start_checks import audit
 from sentinel.plan.start_curves import learning_rate
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule

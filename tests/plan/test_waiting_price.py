@@ -21,9 +21,8 @@ from sentinel.judge.verdict import judge_past
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.pooled_spikes import AGES, POOLED, SIZES
-from sentinel.plan.waiting import Moment, is_over, moment_of, odds_of, priced
-from sentinel.plan.waiting_price import price_of_waiting, priced_verdict
-from sentinel.reports.triage.past import PageSettings, judged, read_past
+from sentinel.plan.waiting import Moment, is_over, moment_of, odds_of, price_of_waiting, priced, priced_verdict
+from sentinel.reports.past import PageSettings, judged, read_past
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample, encode
 from tests.adapters.checkpoint_files import deepspeed
 
@@ -124,7 +123,7 @@ def test_a_priced_wait_ends_on_evidence_and_a_known_price(changed: dict[str, flo
 def test_an_unknown_price_is_said_and_never_acts() -> None:
     moment = replace(MOMENT, size=0.5, agrees=True)
     waiting = priced(moment, odds_of(moment), 1.0)
-    assert (waiting.odds, waiting.wait_steps, waiting.rollback_is_cheaper) == (None, None, False)
+    assert (waiting.never_share, waiting.wait_steps, waiting.rollback_is_cheaper) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 from sentinel.adapters.incident_log import with_new_names
 from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run, mark_in, resubmission, with_own_head
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.alert_state import alert_states, is_due, unsettled
+from sentinel.plan.alerts import alert_states, is_due, unsettled
 from sentinel.plan.annotations import marks, onset_steps, overlays
 from sentinel.plan.decision import Wanted, plan_by_hand
 from sentinel.plan.incident import overrides_to_json

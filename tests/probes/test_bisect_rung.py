@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.bisect_rung import asks_for_cause, seen_of
 from sentinel.plan.decision import decide
 from sentinel.plan.incident import Bisected
 from sentinel.plan.ladder import Rung
 from sentinel.plan.observation import BisectSeen, Checkpoint
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan
+from sentinel.plan.turn_probes import asks_for_cause, seen_of
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from tests.probes.test_bisect_plan import (

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.bisect import Bisect
-from sentinel.act.bisecting import Bisecting
+from sentinel.act.bisect import Bisect, Bisecting
 from sentinel.adapters.lock import RunLock
 from sentinel.judge.history import History
 from sentinel.plan.observation import BisectSeen

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.act.probes import COPIES, ProbeJob, ProbeRecord, Probes
-from sentinel.adapters.checkpoints.copies import place_checkpoint
+from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.adapters.journal import Journals
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.observation import JobsSeen, WriterSeen
@@ -98,6 +98,7 @@ def probes(root: Path, trainers: Trainers, **limits: Any) -> Probes:
         trainers.job,
         lambda one, attempt: over(one, attempt, WINDOW),
         lambda one, attempt, ended, s: result_of(one, attempt, WINDOW, ended=ended, seconds=s),
+        record=ProbeRecord(root / "probes"),
         limits=Limits(**limits),
         clock=lambda: 0.0,
     )

@@ -283,6 +283,6 @@ def test_a_file_without_a_training_step_is_refused_with_the_formats_that_are_kno
 def test_unreadable_lines_are_shown_with_their_numbers() -> None:
     log = recorded("bigscience_tr11-176B_chronicles")
     list(log)
-    first = log.reader.first_unreadable[0]
-    assert (first.number, first.why) == (13, "cut before its loss")
-    assert first.text.startswith("[default7]: iteration   42780/ 115311")
+    line, why = log.reader.tally.first_unreadable[0]
+    assert line == 13
+    assert why.startswith("cut before its loss: [default7]: iteration   42780/ 115311")

@@ -72,6 +72,22 @@ LIFE = [
 TWO_LIVES = [*LIFE, *map(step, range(1, 71)), *arguments(43), LOADED.format(40), *map(step, range(41, 45))]
 
 
+@pytest.mark.parametrize(
+    ("printed", "precision"),
+    [
+        ({}, "bf16"),
+        ({"bf16": False, "fp16": True, "params_dtype": "torch.float16"}, "fp16"),
+        ({"bf16": False, "params_dtype": "torch.float32"}, "fp32"),
+        ({"bf16": None, "fp16": None, "params_dtype": "torch.bfloat16"}, "bf16"),
+        ({"bf16": None, "fp16": None, "precision": "fp16"}, "fp16"),  # GPT-NeoX's
+        ({"bf16": None, "fp16": None, "precision": "int4"}, None),
+    ],
+)
+def test_the_precision_is_read_however_it_is_printed(printed: dict[str, object], precision: str | None) -> None:
+    (start,) = starts(records_of("megatron", [*arguments(**printed), LOADED.format(40), step(41)]))
+    assert start.precision == precision
+
+
 @pytest.mark.parametrize("prefix", ["", "[default0]:", "0: ", "slurm_procid 0 : ", "[2024-04-06 02:59:36] "])
 def test_the_arguments_the_load_line_and_the_first_line_make_a_start(prefix: str) -> None:
     lines = [*arguments(prefix=prefix), prefix + LOADED.format(40), step(41)]

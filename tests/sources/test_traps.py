@@ -12,7 +12,7 @@ from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.sources.log_file import read_log
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
-from tests.sources.reading import megatron, reader, recorded, records_of, samples, starts, steps, validations
+from tests.sources.reading import SAMPLES, megatron, reader, recorded, records_of, samples, starts, steps, validations
 
 
 def one(name: str, *lines: str) -> Sample:
@@ -58,7 +58,13 @@ def test_a_line_cut_in_the_middle_of_its_loss_is_not_believed() -> None:
     cut = megatron(2, 3.456789).partition("E+00")[0][:-4]
     of = reader("megatron")
     assert len([*of.feed(megatron(1)), *of.feed(cut), *of.end()]) == 2  # run_started and step 1
-    assert (of.unreadable, of.first_unreadable[0].why) == (1, "cut before its loss")
+    assert of.unreadable == 1
+    assert of.tally.first_unreadable[0][1].startswith("cut before its loss: ")
+
+
+def test_another_loss_than_that_of_a_trainers_dict_is_asked_for_and_not_there() -> None:
+    with pytest.raises(ConfigError, match="no line has a step and a loss by the names of --column loss=nothing"):
+        read_log(SAMPLES / "hf_trainer_dict.log", columns={"loss": "nothing"})
 
 
 def test_the_same_step_of_several_ranks_is_one_sample() -> None:

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.tune.reading import Curve, Reading, perplexity, perplexity_ratio
+from sentinel.judge.history import History
+from sentinel.tune.reading import Curve, Reading, perplexity, perplexity_ratio, reading_of
+from sentinel.vocabulary.codec import JSON, document
+from sentinel.vocabulary.codec import read as decoded
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, Validation
 
@@ -24,7 +27,7 @@ def sample(step: int, loss: float = 3.0, *, skipped: bool = False) -> Sample:
 
 
 def read(*records: Record) -> Reading:
-    return Reading().after(records)
+    return reading_of(History(records).latest)
 
 
 def test_the_ratio_is_of_perplexities_not_of_losses() -> None:
@@ -69,6 +72,6 @@ def test_a_run_that_is_over_by_itself_has_ended_and_one_that_was_stopped_has_not
 def test_what_is_recorded_of_a_reading_says_the_same_as_the_reading(points: list[tuple[int, float]], step: int) -> None:
     started = RunStarted(attempt=1, time_unix_s=0.0, seed=7)
     reading = read(started, sample(step), *(validation(*point) for point in points))
-    again = Reading.from_json(load_object(dump_json(reading.to_json())))
+    again = decoded(Reading, load_object(dump_json(document(reading))), "result", JSON)
     assert again.seen(1.3, 50) == reading.seen(1.3, 50)
-    assert (again.seed, again.global_step, again.consumed_tokens) == (7, step, 512 * step)
+    assert (again.seed, again.steps, again.consumed_tokens) == (7, step, 512 * step)

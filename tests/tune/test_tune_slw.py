@@ -167,8 +167,8 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     lives = {(probe["total_steps"], probe["life"]): probe["verdict"] for probe in told["probes"]}
     assert lives == {(40, 1): "lost", (40, 2): "calm", (80, 1): "calm", (640, 1): "fluctuates"}
     assert told["chosen"]["total_steps"] == 80
-    began = [(e["total_steps"], e["life"]) for e in events(tmp_path) if e["event"] == "began"]
-    assert began == [(40, 1), (40, 2), (80, 1), (640, 1)]
+    began = [(e["probe"]["change"], e["life"]) for e in events(tmp_path) if e["event"] == "began"]
+    assert began == [(f"start 8, T {t}", life) for t, life in ((40, 1), (40, 2), (80, 1), (640, 1))]
 
 
 def test_a_search_that_is_asked_to_end_stops_its_probe_first(tmp_path: Path) -> None:
@@ -180,10 +180,10 @@ def test_a_search_that_is_asked_to_end_stops_its_probe_first(tmp_path: Path) -> 
     search.terminate()
     assert search.wait(120) != 0
     assert LocalJobs(state / "start8-T40").writers() == ()
-    assert [(e["event"], e.get("why")) for e in events(tmp_path)] == [
+    assert [(e["event"], e.get("lost")) for e in events(tmp_path)] == [
         ("searched", None),
         ("began", None),
-        ("ended", "lost"),
+        ("ended", True),
     ]
 
 

@@ -574,7 +574,7 @@ def test_switching_slw_on_changes_five_things() -> None:
     slw = FixedLinear(start=64, full=1024, total_steps=11_000, anchor_step=1000)
     changed = slw_changes(run, slw)
     ramped = Track(full=1024, batch=batch)
-    assert (changed.schedule, changed.batch.warms_up) == (slw, False)
+    assert (changed.seqlen, changed.batch.warms_up) == (slw, False)
     assert changed.total_tokens == ramped.reach(Position(), step=300_000).tokens
     assert changed.lr is not None
     assert changed.lr.decay_unit == "tokens"
@@ -1179,7 +1179,7 @@ STEADY = FixedLinear(start=16, full=64, total_steps=10**6, multiple=16)
 def test_a_run_under_slw_ends_by_the_tokens_of_the_first_of_its_ends(ends: dict[str, int], tokens: int | None) -> None:
     assert slw_changes(replace(RUN, **ends), STEADY).total_tokens == tokens
     kept = slw_changes(replace(RUN, **ends), STEADY, shorten="reshape_keep")
-    assert (kept.total_tokens, kept.schedule, kept.batch.warms_up) == (ends.get("total_tokens"), STEADY, False)
+    assert (kept.total_tokens, kept.seqlen, kept.batch.warms_up) == (ends.get("total_tokens"), STEADY, False)
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,7 @@ AREAS: tuple[Area, ...] = (
     ),
     Area(
         name="checkpoints of trainers",
-        code=tuple(
-            f"sentinel/adapters/checkpoints/{name}.py" for name in ("links", "places", "copies", "adoption", "layouts")
-        ),
+        code=tuple(f"sentinel/adapters/checkpoints/{name}.py" for name in ("walk", "probes", "layouts")),
         tests=(
             "tests/adapters/test_checkpoint",
             "tests/adapters/test_what_may_be_old.py",
@@ -83,7 +81,7 @@ AREAS: tuple[Area, ...] = (
     ),
     Area(
         name="pacing and schedules",
-        code=("sentinel/vocabulary/pacing/*.py", "trainer_hooks/gpt/schedules.py", "trainer_hooks/state_files.py"),
+        code=("sentinel/vocabulary/pacing/*.py", "trainer_hooks/gpt/schedules.py", "trainer_hooks/restart.py"),
         tests=(
             "tests/vocabulary/test_pacing.py",
             "tests/vocabulary/test_deepspeed_blocks.py",

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sentinel.adapters.checkpoints.pickled import LARGEST_BYTES, Global, Persistent, PickleError, read_pickle
-from sentinel.adapters.checkpoints.walk import shown
+from sentinel.vocabulary.names import shown
 from sentinel.vocabulary.numbers import json_too_large
 
 # What torch.save began a file with before torch 1.6.

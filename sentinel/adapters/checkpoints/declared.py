@@ -14,7 +14,8 @@ from sentinel.adapters.checkpoints.archive import UnsoundError, pickle_of
 from sentinel.adapters.checkpoints.layouts import DEEPSPEED, HUGGING_FACE, MEGATRON_LM, Layout, optimizer_shards
 from sentinel.adapters.checkpoints.pickled import LARGEST_BYTES, Entry, PickleError, read_pickle
 from sentinel.adapters.checkpoints.reading import Pieces, open_plain
-from sentinel.adapters.checkpoints.walk import Contents, shown
+from sentinel.adapters.checkpoints.walk import Contents
+from sentinel.vocabulary.names import shown
 from sentinel.vocabulary.numbers import json_too_large
 
 _PIPELINE_RANKS = ("pipeline_model_parallel_size", "transformer_pipeline_model_parallel_size")

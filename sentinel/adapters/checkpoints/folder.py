@@ -6,19 +6,18 @@ import builtins
 import ctypes
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import UNIVERSAL, Named, Resumes, recognise
-from sentinel.adapters.checkpoints.links import point_links
 from sentinel.adapters.checkpoints.looks import Looked, Looks
 from sentinel.adapters.checkpoints.pins import Pins
-from sentinel.adapters.checkpoints.places import checkpoints_in, walk_checkpoint
 from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.adapters.checkpoints.reading import Progress
-from sentinel.adapters.checkpoints.trackers import Trackers, keep_trackers
-from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, Sibling, examine, read_manifest
+from sentinel.adapters.checkpoints.trackers import Trackers, keep_trackers, point_links
+from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, examine, read_manifest
+from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, checkpoints_in, walk_checkpoint
 from sentinel.durable import make_folders, write_atomically
 from sentinel.plan.observation import Checkpoint
 from sentinel.vocabulary.errors import CheckpointError
@@ -52,7 +51,6 @@ class Checkpoints:
         self._trackers = Trackers(folder, self._named)
         self.latest, self.disagreement = self._trackers.latest, self._trackers.disagreement
         self._quarantine = Quarantine(folder, manifests)
-        self.quarantine, self.restore = self._quarantine.take, self._quarantine.bring_back
         self.quarantined, self.quarantined_incidents = self._quarantine.tags, self._quarantine.incidents
 
     def list(self) -> tuple[Checkpoint, ...]:
@@ -64,7 +62,7 @@ class Checkpoints:
             latest = recognise(self._trackers.read("latest") or "")
             if latest is None or latest.layout is not UNIVERSAL:
                 why = "it is a universal checkpoint, and `latest` names none: the run resumes from others"
-                looked |= dict.fromkeys(universal, Looked(complete=False, problem=why))
+                looked |= dict.fromkeys(universal, Looked(problem=why))
         seen = ((named, looked[named.tag]) for named in found)
         return tuple(
             Checkpoint(tag=n.tag, global_step=n.global_step, complete=s.complete, problem=s.problem) for n, s in seen
@@ -104,6 +102,16 @@ class Checkpoints:
         contents = walk_checkpoint(self.folder, found[-1])
         return room_for(self.folder, saves * contents.size_bytes, saves * len(contents.files))
 
+    def quarantine(self, tags: Sequence[str], incident: str, rollback: str) -> None:
+        """Moves checkpoints into the quarantine, each with its manifest; their pins are set aside."""
+        self.pins.set_aside(tags, incident, rollback)  # first: this is called again while a checkpoint is left
+        self._quarantine.take(tags, incident, rollback)
+
+    def restore(self, incident: str, rollback: str) -> None:
+        """Everything that a rollback moved, the trackers and the pins as they were. Overwrites nothing."""
+        self._quarantine.bring_back(incident, rollback)
+        self.pins.bring_back(incident, rollback)
+
     def point_latest(self, tag: str | None, global_step: int, *, incident: str, rollback: str) -> None:
         """Makes a restart resume from the tag; the first time in a rollback, keeps a copy of the trackers.
 
@@ -112,9 +120,11 @@ class Checkpoints:
         """
         room = self._quarantine.room(incident, rollback)
         keep_trackers(self.folder, room)
-        target = recognise(tag) if tag is not None else None
-        if tag is not None and (target is None or target.tag != tag):
-            raise CheckpointError(f"`latest` can't name {tag!r}: it is not the name of a checkpoint")
+        target = None if tag is None else checkpoint_named(tag, CheckpointError)
+        there = {named.tag for named in self._named()}
+        self.pins.set_aside(
+            [t for t in self.pins.usable() if t not in there and self.pins.step_of(t) > global_step], incident, rollback
+        )  # of the line that is left, and deleted by a retention: nothing but the pin is there to be moved
         if target is not None and target.layout.resumes in (Resumes.NEWEST, Resumes.LINK):
             newer = [n.tag for n in self._named() if n.layout is target.layout and n.order > target.order]
             self.quarantine(newer, incident=incident, rollback=rollback)
@@ -137,13 +147,13 @@ class Checkpoints:
             raise CheckpointError(f"{self.folder} has no checkpoint {tag!r}; the last ones are {near}")
         return named
 
-    def _sibling(self, named: Named) -> Sibling | None:
+    def _sibling(self, named: Named) -> Contents | None:
         """The nearest earlier checkpoint of the same layout that can be walked, else the nearest later one."""
         alike = [n for n in self._named() if n.layout is named.layout]
         earlier = [n for n in alike if n.order < named.order]
         later = [n for n in alike if n.order > named.order]
-        walked = (Sibling(tag=n.tag, contents=walk_checkpoint(self.folder, n)) for n in (*earlier[-1:], *later[:1]))
-        return next((sibling for sibling in walked if sibling.contents.refusal is None), None)
+        walked = (walk_checkpoint(self.folder, n) for n in (*earlier[-1:], *later[:1]))
+        return next((sibling for sibling in walked if sibling.refusal is None), None)
 
 
 def write_manifest(folder: Path, tag: str, state_dir: Path, *, progress: Progress | None = None) -> Path:

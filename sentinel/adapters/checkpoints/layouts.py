@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 
-from sentinel.adapters.checkpoints.walk import shown
+from sentinel.vocabulary.names import shown
 
 RELEASE = "release"  # Megatron-LM's name for weights converted from elsewhere: the state before the first update
 _OPTIMIZER_SHARD = re.compile(r"(?:bf16_)?zero_pp_rank_([0-9]{1,6})_mp_rank_([0-9]{1,6})_optim_states\.pt")

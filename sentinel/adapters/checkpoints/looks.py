@@ -12,15 +12,15 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.archive import UnsoundError, is_closed
 from sentinel.adapters.checkpoints.declared import Declared, deepspeed_ranks, half_written
 from sentinel.adapters.checkpoints.layouts import DEEPSPEED, Layout, Named, optimizer_shards
-from sentinel.adapters.checkpoints.places import files_of
 from sentinel.adapters.checkpoints.reading import open_plain
-from sentinel.adapters.checkpoints.walk import shown
+from sentinel.adapters.checkpoints.walk import files_of
+from sentinel.vocabulary.names import shown
 
 _ENTRIES_PER_LOOK = 20_000  # names that one call lists: some 50 ms on a local disk
 _SIZES_UP_TO = 512  # files of a checkpoint whose sizes are looked at: each is a request on a network filesystem
@@ -29,21 +29,17 @@ _DIGITS = re.compile("[0-9]{1,15}")
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What listing the top of a checkpoint has shown."""
+class Looked:
+    """What a cheap look at a checkpoint has shown."""
 
-    names: frozenset[str]
-    problem: str | None
+    names: frozenset[str] = frozenset()  # at its top, where that was listed
+    problem: str | None = None  # as a sentence
     known: bool = True  # False: whether it is whole can't be told
     declared: Declared | None = None  # None until it is read
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What a cheap look has found."""
-
-    complete: bool | None  # None: it can't be told
-    problem: str | None  # as a sentence
+    @property
+    def complete(self) -> bool | None:
+        return self.problem is None if self.known else None
 
 
 class Looks:
@@ -51,30 +47,27 @@ class Looks:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[str, tuple[tuple[int, ...], _Seen]] = {}  # by tag, with inodes and mtimes
+        self._seen: dict[str, tuple[tuple[int, ...], Looked]] = {}  # by tag, with inodes and mtimes
 
     def look(self, found: Sequence[Named]) -> dict[str, Looked]:
         """By tag."""
         budget = _ENTRIES_PER_LOOK
-        listed: dict[str, _Seen] = {}
+        listed: dict[str, Looked] = {}
+        passed_over: dict[str, Looked] = {}
         likeness: dict[Layout, tuple[str, ...]] = {}
-        problems: dict[str, str | None] = {}
         for named in sorted(found, key=lambda n: n.order, reverse=True):
             alike = likeness.get(named.layout)
             if budget <= 0 and alike is not None and not named.layout.in_files and self._has(named.tag, alike):
-                problems[named.tag] = None
+                passed_over[named.tag] = Looked()
                 continue
             seen = listed[named.tag] = self._look(named)
-            problems[named.tag] = seen.problem
             budget -= len(seen.names)
             if seen.problem is None:
                 likeness[named.layout] = _ends(seen.names, named.layout)
         self._seen = {tag: seen for tag, seen in self._seen.items() if tag in listed}
-        problems |= self._fewer_shards([n for n in found if n.layout is DEEPSPEED], listed)
-        known = {tag: seen.known for tag, seen in listed.items()}
-        return {t: Looked(complete=(p is None) if known.get(t, True) else None, problem=p) for t, p in problems.items()}
+        return passed_over | listed | self._fewer_shards([n for n in found if n.layout is DEEPSPEED], listed)
 
-    def _look(self, named: Named) -> _Seen:
+    def _look(self, named: Named) -> Looked:
         path = self._folder / named.tag
         try:
             files = files_of(self._folder, named)
@@ -84,7 +77,7 @@ class Looks:
                 return known[1]
             seen = _listed(path, named.layout) if files is None else _unclosed(self._folder, files, named.layout)
         except OSError as error:
-            return _Seen(frozenset(), f"{named.tag} can't be looked at: {error.strerror}", known=False)
+            return Looked(frozenset(), f"{named.tag} can't be looked at: {error.strerror}", known=False)
         if seen.problem is None:
             self._seen[named.tag] = (identity, seen)
         return seen
@@ -97,61 +90,61 @@ class Looks:
         there = (stat.S_ISDIR(s.st_mode) or (stat.S_ISREG(s.st_mode) and s.st_size > 0) for s in rest)
         return stat.S_ISDIR(top.st_mode) and all(there)
 
-    def _fewer_shards(self, found: Sequence[Named], listed: dict[str, _Seen]) -> dict[str, str | None]:
-        """Of those listed that have fewer optimizer shards than a sibling: what they declare themselves about it."""
+    def _fewer_shards(self, found: Sequence[Named], listed: dict[str, Looked]) -> dict[str, Looked]:
+        """Of those listed that have fewer optimizer shards than a sibling: with what they declare about it."""
         counts = {n.tag: len(optimizer_shards(listed[n.tag].names)) for n in found if n.tag in listed}
         most = max(counts.values(), default=0)
-        problems: dict[str, str | None] = {}
-        for tag, count in counts.items():
-            seen = listed[tag]
-            if count >= most or seen.problem is not None:
-                continue
-            if seen.declared is None:
+        fewer = {tag: count for tag, count in counts.items() if count < most and listed[tag].problem is None}
+        for tag in fewer:
+            if listed[tag].declared is None:
                 with contextlib.suppress(OSError, UnsoundError):
-                    seen.declared = deepspeed_ranks(self._folder / tag, seen.names)
-            itself = seen.declared or Declared()
-            fewer = None if itself.ranks_known else f"it has {count} optimizer shards, and its siblings have {most}"
-            problems[tag] = itself.problem or fewer
-        return problems
+                    listed[tag].declared = deepspeed_ranks(self._folder / tag, listed[tag].names)
+        return {tag: replace(listed[tag], problem=_lacks(listed[tag], n, most)) for tag, n in fewer.items()}
 
 
-def _unclosed(folder: Path, files: Sequence[str], layout: Layout) -> _Seen:
+def _lacks(seen: Looked, shards: int, most: int) -> str | None:
+    itself = seen.declared or Declared()
+    fewer = None if itself.ranks_known else f"it has {shards} optimizer shards, and its siblings have {most}"
+    return itself.problem or fewer
+
+
+def _unclosed(folder: Path, files: Sequence[str], layout: Layout) -> Looked:
     """Of files beside others: whether each has its end."""
     for name in files:
         try:
             descriptor = open_plain(folder / name)
         except UnsoundError as error:
-            return _Seen(frozenset(files), str(error))
+            return Looked(frozenset(files), str(error))
         try:
             if not is_closed(descriptor, os.fstat(descriptor).st_size):
                 why = f"{shown(name)} has no end: it is being written, or its save was cut short"
-                return _Seen(frozenset(files), why, known=False)
+                return Looked(frozenset(files), why, known=False)
         finally:
             os.close(descriptor)
-    return _Seen(frozenset(files), layout.missing(frozenset(files), False))
+    return Looked(frozenset(files), layout.missing(frozenset(files), False))
 
 
-def _listed(path: Path, layout: Layout) -> _Seen:
+def _listed(path: Path, layout: Layout) -> Looked:
     if not stat.S_ISDIR(path.lstat().st_mode):
-        return _Seen(frozenset(), f"{path.name} is not a folder of its own")
+        return Looked(frozenset(), f"{path.name} is not a folder of its own")
     with os.scandir(path) as entries:
         there = list(entries)
     names = frozenset(entry.name for entry in there)
     youngest_ns = 0
     for entry in sorted(there, key=lambda e: e.name):
         if entry.is_symlink() or not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
-            return _Seen(names, f"{shown(entry.name)} is neither a file nor a folder")
+            return Looked(names, f"{shown(entry.name)} is neither a file nor a folder")
         if len(there) <= _SIZES_UP_TO and layout.shard.fullmatch(entry.name):
             status = entry.stat(follow_symlinks=False)
             youngest_ns = max(youngest_ns, status.st_mtime_ns)
             if not status.st_size:
-                return _Seen(names, f"{shown(entry.name)} is empty")
+                return Looked(names, f"{shown(entry.name)} is empty")
     lacks = layout.missing(names, False)
     lacks = lacks or next((f"{name} is missing" for name in layout.below if not (path / name).is_file()), None)
     if lacks is None and ".metadata" in names:
         doubt = half_written((path / ".metadata").lstat().st_mtime_ns, youngest_ns)
-        return _Seen(names, doubt, known=doubt is None)
-    return _Seen(names, lacks)
+        return Looked(names, doubt, known=doubt is None)
+    return Looked(names, lacks)
 
 
 def _ends(names: frozenset[str], layout: Layout) -> tuple[str, ...]:

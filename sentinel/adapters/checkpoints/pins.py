@@ -2,6 +2,9 @@
 
 Links cost no space while the checkpoint is there, and keep its bytes when it is deleted. They do not keep them when a
 trainer writes into the same files again; the manifest tells.
+
+A rollback leaves the line of all that lies after its target: pins of that are set aside, in .left/INCIDENT/ROLLBACK,
+and are no target any more. They are kept, and undo brings them back.
 """
 
 from __future__ import annotations
@@ -10,16 +13,16 @@ import errno
 import itertools
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.layouts import Named, recognise
-from sentinel.adapters.checkpoints.places import entries_of, walk_checkpoint
-from sentinel.adapters.checkpoints.quarantine import QUARANTINE, rename, tags_in
-from sentinel.adapters.checkpoints.walk import Contents, walk
-from sentinel.durable import make_folders, sync_folder
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE, room_in, tags_in
+from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, entries_of, walk, walk_checkpoint
+from sentinel.durable import make_folders, move, rename, sync_folder
 from sentinel.vocabulary.errors import QuarantineError
 
 PINNED = ".sentinel-pinned"
+_LEFT = ".left"
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
 
 
@@ -30,25 +33,57 @@ class Pins:
         self._folder, self._pinned = folder, folder / PINNED
 
     def tags(self) -> tuple[str, ...]:
-        """What is pinned, by step."""
+        """What is pinned, by step; what is set aside comes last."""
+        return tuple(dict.fromkeys((*self.usable(), *self.left())))
+
+    def usable(self) -> tuple[str, ...]:
+        """What is pinned and may be gone back to, by step."""
         return tags_in(self._pinned)
+
+    def left(self) -> dict[str, str]:
+        """Tag -> the incident whose rollback has set its pin aside."""
+        rooms = sorted((self._pinned / _LEFT).glob("*/*"))
+        return {tag: room.parent.name for room in rooms for tag in tags_in(room)}
+
+    def notes(self) -> list[str]:
+        """What a person should know of pins that are set aside, as sentences."""
+        said = []
+        for tag, incident in self.left().items():
+            can_undo = (self._folder / QUARANTINE / incident).is_dir()
+            undo, release = f"undo {incident}` brings it back with its pin", f"pin {tag} --release` ends that"
+            why = f"{incident} moved it away; `sentinel {undo if can_undo else release}"
+            said.append(f"{tag} is pinned and is no rollback target: {why}")
+        return said
+
+    def set_aside(self, tags: Iterable[str], incident: str, rollback: str) -> None:
+        """Of a line that the rollback leaves. What is aside already counts as done."""
+        room = room_in(self._pinned / _LEFT, incident, rollback)
+        for tag in {*tags} & {*self.usable()}:
+            move(self._pinned / tag, room / tag)
+
+    def bring_back(self, incident: str, rollback: str) -> None:
+        """The pins that the rollback has set aside. QuarantineError where the tag is pinned anew."""
+        room = room_in(self._pinned / _LEFT, incident, rollback)
+        for tag in tags_in(room):
+            move(room / tag, self._pinned / tag)
 
     def pin(self, tag: str) -> None:
         """Links every file of a checkpoint, whole or not at all; resumes one that was cut short.
 
         QuarantineError where the filesystem has no hard links, or another checkpoint is pinned under this tag.
         """
-        pinned = self._pinned / _checked(tag).tag
-        if not self._linked(walk_checkpoint(self._folder, _checked(tag)), pinned):
+        named = checkpoint_named(tag)
+        pinned = self._pinned / tag
+        if not self._linked(walk_checkpoint(self._folder, named), pinned):
             raise QuarantineError(f"{pinned} is there already, and holds another {tag}: unpin it first")
 
     def step_of(self, tag: str) -> int:
         """The optimizer step that a pinned tag stands for. QuarantineError for what is no checkpoint's name."""
-        return _checked(tag).global_step
+        return checkpoint_named(tag).global_step
 
     def restore(self, tag: str) -> None:
         """Brings back a pinned checkpoint whose original is gone; the pin stays. QuarantineError."""
-        pinned, named = self._found(tag), _checked(tag)
+        pinned, named = self._found(tag), checkpoint_named(tag)
         if files := entries_of(pinned, named):
             for name in files:
                 _link(pinned / name, self._folder / name)
@@ -60,13 +95,13 @@ class Pins:
 
     def let_go(self, tag: str) -> bool:
         """Removes a pin if every file of it still has another name, so that nothing is lost; else False."""
-        pinned, going = self._pinned / _checked(tag).tag, self._pinned / f".{tag}.going"
-        for folder in (going, pinned):  # the first is there when the removal was cut short
+        going = self._pinned / f".{checkpoint_named(tag).tag}.going"
+        for folder in (going, *self._places(tag)[:1]):  # the first is there when the removal was cut short
             if folder.is_dir():
                 if any((folder / item.name).stat().st_nlink < 2 for item in _walked(folder).files):
                     return False
-                if folder is pinned:
-                    rename(pinned, going)
+                if folder is not going:
+                    rename(folder, going)
                 shutil.rmtree(going)
                 sync_folder(self._pinned)
         return True
@@ -76,17 +111,18 @@ class Pins:
         pinned, room = self._found(tag), self._folder / QUARANTINE / "unpinned"
         places = (room / f"r{number}" / tag for number in itertools.count(1))
         destination = next(place for place in places if not os.path.lexists(place))
-        make_folders(destination.parent)
-        rename(pinned, destination)
-        sync_folder(destination.parent)
-        sync_folder(self._pinned)
+        move(pinned, destination)
         return destination
 
     def _found(self, tag: str) -> Path:
-        pinned = self._pinned / _checked(tag).tag
-        if not pinned.is_dir():
-            raise QuarantineError(f"{tag} is not pinned; pinned are {', '.join(self.tags()) or 'none'}")
-        return pinned
+        if places := self._places(checkpoint_named(tag).tag):
+            return places[0]
+        raise QuarantineError(f"{tag} is not pinned; pinned are {', '.join(self.tags()) or 'none'}")
+
+    def _places(self, tag: str) -> list[Path]:
+        """Where pins of that name are, one that is set aside last."""
+        places = (self._pinned / tag, *sorted((self._pinned / _LEFT).glob(f"*/*/{tag}")))
+        return [place for place in places if place.is_dir()]
 
     def _linked(self, contents: Contents, destination: Path) -> bool:
         """Links under a name that is no checkpoint's, then renames: half of one is never seen. False for a conflict."""
@@ -104,9 +140,7 @@ class Pins:
             raise QuarantineError(f"{unfinished} holds something else than {source}: move it away, then try again")
         for folder in ("", *contents.folders):
             sync_folder(unfinished / folder)
-        rename(unfinished, destination)
-        sync_folder(destination.parent)
-        sync_folder(self._pinned)
+        move(unfinished, destination)
         return True
 
 
@@ -135,10 +169,3 @@ def _trusted(contents: Contents) -> Contents:
 def _same(one: Contents, other: Contents) -> bool:
     """Whether both are names of the very same files."""
     return {(i.name, i.identity) for i in one.files} == {(i.name, i.identity) for i in other.files}
-
-
-def _checked(tag: str) -> Named:
-    named = recognise(tag)
-    if named is None or named.tag != tag:
-        raise QuarantineError(f"{tag!r} is not the name of a checkpoint")
-    return named

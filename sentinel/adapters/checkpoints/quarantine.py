@@ -3,17 +3,15 @@ has to type, is the only deletion."""
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.layouts import recognise
-from sentinel.adapters.checkpoints.places import checkpoints_in, entries_of
 from sentinel.adapters.checkpoints.trackers import bring_trackers_back
-from sentinel.bounded import read_document
-from sentinel.durable import make_folders, sync_folder, write_atomically
+from sentinel.adapters.checkpoints.walk import checkpoint_named, checkpoints_in, entries_of
+from sentinel.bounded import read_document, read_record
+from sentinel.durable import make_folders, part_of, rename, sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.names import why_not_a_name
 
@@ -32,10 +30,7 @@ class Quarantine:
         """Moves checkpoints in, each with its manifest; what is there already counts as moved."""
         room = self.room(incident, rollback)
         for tag in tags:
-            named = recognise(tag)
-            if named is None or named.tag != tag:
-                raise QuarantineError(f"{tag!r} is not the name of a checkpoint")
-            for entry in entries_of(self._folder, named):
+            for entry in entries_of(self._folder, checkpoint_named(tag)):
                 if os.path.lexists(room / entry):
                     raise QuarantineError(f"{room / entry} is there already: {entry} would overwrite it")
                 rename(self._folder / entry, room / entry)
@@ -52,9 +47,8 @@ class Quarantine:
     def bring_back(self, incident: str, rollback: str) -> None:
         """Everything that a rollback moved, and the trackers as they were. Overwrites no checkpoint."""
         room = self._path(incident, rollback)
-        for tag in self.tags(incident, rollback):
-            named = recognise(tag)
-            entries = entries_of(room, named) if named is not None else []
+        for named in checkpoints_in(room):
+            tag, entries = named.tag, entries_of(room, named)
             for destination in (self._folder / entry for entry in entries):
                 if os.path.lexists(destination):
                     raise QuarantineError(f"{destination} is there again: the {tag} of {rollback} would overwrite it")
@@ -68,6 +62,8 @@ class Quarantine:
                 rename(room / entry, self._folder / entry)
         bring_trackers_back(self._folder, room)
         if (note := room / ADOPTION).exists():
+            for made in read_record(note, lambda data: list(data.get("files", ())), QuarantineError):
+                part_of(Path(made)).unlink(missing_ok=True)  # sentinel's own copy, that a crash has cut short
             note.rename(room / f"{ADOPTION}.undone")
         if room.is_dir():
             sync_folder(room)
@@ -89,14 +85,19 @@ class Quarantine:
         return room
 
     def _path(self, incident: str, rollback: str) -> Path:
-        for name in (incident, rollback):
-            if (why := why_not_a_name(name)) is not None:
-                raise QuarantineError(f"{name[:60]!a} can't name a folder of the quarantine: it {why}")
-        room = self._folder / QUARANTINE / incident / rollback
-        for path in (room, *room.parents[:2]):
-            if path.is_symlink():
-                raise QuarantineError(f"{path} is a link: what is moved there could end anywhere")
-        return room
+        return room_in(self._folder / QUARANTINE, incident, rollback)
+
+
+def room_in(quarantine: Path, incident: str, rollback: str) -> Path:
+    """INCIDENT/ROLLBACK below the folder; QuarantineError where these are no names, or one of the three is a link."""
+    for name in (incident, rollback):
+        if (why := why_not_a_name(name)) is not None:
+            raise QuarantineError(f"{name[:60]!a} can't name a folder of the quarantine: it {why}")
+    room = quarantine / incident / rollback
+    for path in (room, *room.parents[:2]):
+        if path.is_symlink():
+            raise QuarantineError(f"{path} is a link: what is moved there could end anywhere")
+    return room
 
 
 def probe_folder(checkpoints: Path, incident: str, probe: str) -> Path:
@@ -107,16 +108,6 @@ def probe_folder(checkpoints: Path, incident: str, probe: str) -> Path:
 def tags_in(folder: Path) -> tuple[str, ...]:
     """The checkpoints in the folder, by step; none where it is not there."""
     return tuple(named.tag for named in checkpoints_in(folder))
-
-
-def rename(source: Path, destination: Path) -> None:
-    """Moves within one filesystem; QuarantineError where the destination is on another one."""
-    try:
-        source.rename(destination)
-    except OSError as error:
-        if error.errno == errno.EXDEV:
-            raise QuarantineError(f"{destination} is on another filesystem than {source}") from error
-        raise
 
 
 def _carry(source: Path, destination: Path) -> None:

@@ -25,7 +25,8 @@ from sentinel.adapters.checkpoints.archive import (
     safetensors_members,
     torch_members,
 )
-from sentinel.adapters.checkpoints.walk import Item, shown
+from sentinel.adapters.checkpoints.walk import Item
+from sentinel.vocabulary.names import shown
 
 Progress = Callable[[int, int], None]  # (bytes done, bytes total); called from the reading threads, one at a time
 Pieces = Mapping[str, Sequence[tuple[int, int]]]  # file's name -> (offset, bytes) of what DCP wrote into it, by offset

@@ -7,24 +7,17 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.checkpoints.declared import Declared, declared
-from sentinel.adapters.checkpoints.layouts import DEEPSPEED, UNIVERSAL, Named, optimizer_shards, recognise
-from sentinel.adapters.checkpoints.places import walk_checkpoint
+from sentinel.adapters.checkpoints.layouts import DEEPSPEED, UNIVERSAL, Named, optimizer_shards
 from sentinel.adapters.checkpoints.reading import TORCH_FILE, Progress, read_files
-from sentinel.adapters.checkpoints.walk import Contents, Item, shown
+from sentinel.adapters.checkpoints.walk import Contents, Item, checkpoint_named, walk_checkpoint
 from sentinel.vocabulary.errors import CheckpointError, LineError
 from sentinel.vocabulary.manifest import Digested, Manifest, decode_manifest, first_difference
+from sentinel.vocabulary.names import shown
 
+Shards = dict[str, Item]  # as of `_shards`
 MANIFESTS = "manifests"  # below the run's state folder
 _MUCH_SMALLER = 0.5  # less than this share of the sibling's shard is suspicious: shards of one run keep their size
 _TOO_SMALL_TO_TELL_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sibling:
-    """Another checkpoint of the same run and layout, walked."""
-
-    tag: str
-    contents: Contents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +31,7 @@ class Examined:
 
 def read_manifest(manifests: Path, tag: str) -> tuple[Manifest, int] | None:
     """A checkpoint's manifest, and when it was written (mtime, ns); None where there is none. CheckpointError."""
-    named = recognise(tag)
-    if named is None or named.tag != tag:
-        raise CheckpointError(f"{tag!r} can't have a manifest: it is not the name of a checkpoint")
+    checkpoint_named(tag, CheckpointError)
     path = manifests / f"{tag}.json"
     try:
         status = path.stat()
@@ -58,26 +49,30 @@ def examine(
     folder: Path,
     named: Named,
     *,
-    sibling: Sibling | None,
+    sibling: Contents | None,
     manifest: tuple[Manifest, int] | None,
     digests: bool = False,
     progress: Progress | None = None,
 ) -> Examined:
     """Looks at everything in a checkpoint's folder and reads all of it; never unpickles.
 
-    manifest: what its files were when it was saved, and when that was written (ns); digests: also without a manifest.
+    sibling: another checkpoint of the same run and layout; manifest: what its files were when it was saved, and when
+    that was written (ns); digests: also without a manifest.
     """
     contents = walk_checkpoint(folder, named)
     if contents.refusal is not None:
         return Examined(complete=False, problem=contents.refusal)
-    lacks = _empty(contents, named) or named.layout.missing(contents.names, True)
+    ours, theirs = _shards(named, contents), _shards(named, sibling) if sibling else {}
+    beside = sibling.tag if sibling else ""
+    lacks = next((f"{shown(shard.name)} is empty" for shard in ours.values() if not shard.size_bytes), None)
+    lacks = lacks or named.layout.missing(contents.names, True)
     itself = declared(contents.root, contents, named.layout) if lacks is None else Declared()
-    lacks = lacks or itself.problem or _absent(named, contents, itself, sibling)
+    lacks = lacks or itself.problem or _absent(named, ours, theirs, itself, beside)
     if lacks is not None:
         return Examined(complete=False, problem=lacks)
     known, written_ns = manifest or (None, 0)
     doubtful = known is not None and _younger_than(written_ns, known, contents)
-    odd = _unlike_manifest(None if doubtful else known, contents) or _much_smaller(named, contents, sibling)
+    odd = _unlike_manifest(None if doubtful else known, contents) or _much_smaller(ours, theirs, beside)
     if odd is not None:
         return Examined(complete=True, problem=odd)
     if itself.doubt is not None and (known is None or doubtful):
@@ -99,27 +94,18 @@ def examine(
     return Examined(complete=True, problem=_other_digest(known, files), files=files)
 
 
-def _empty(contents: Contents, named: Named) -> str | None:
-    empty = (item.name for item in _shards(named, named.tag, contents).values() if not item.size_bytes)
-    return next((f"{shown(name)} is empty" for name in empty), None)
-
-
-def _absent(named: Named, contents: Contents, itself: Declared, sibling: Sibling | None) -> str | None:
+def _absent(named: Named, ours: Shards, theirs: Shards, itself: Declared, sibling: str) -> str | None:
     """The first shard that the sibling has and this one lacks; none where it is known to be of other ranks."""
-    if sibling is None or named.layout is UNIVERSAL:
+    if named.layout is UNIVERSAL:
         return None
-    ours, theirs = _shards(named, named.tag, contents), _shards(named, sibling.tag, sibling.contents)
     few, many = len(optimizer_shards(ours)), len(optimizer_shards(theirs))
     if itself.ranks_known and (named.layout is not DEEPSPEED or few != many):
         return None
     if few < many:
         return f"it has {few} optimizer shards, and its siblings have {many}"
-    absent = sorted(theirs.keys() - ours.keys())
-    return (
-        f"{shown(absent[0] or named.tag)} is missing: {sibling.tag} has it"
-        if absent and len(ours) < len(theirs)
-        else None
-    )
+    if len(ours) >= len(theirs) or not (absent := theirs.keys() - ours.keys()):
+        return None
+    return f"{shown(min(absent) or named.tag)} is missing: {sibling} has it"
 
 
 def _younger_than(manifest_mtime_ns: int, manifest: Manifest, contents: Contents) -> bool:
@@ -161,21 +147,18 @@ def _other_digest(manifest: Manifest | None, files: tuple[Digested, ...]) -> str
     return None
 
 
-def _much_smaller(named: Named, contents: Contents, sibling: Sibling | None) -> str | None:
+def _much_smaller(ours: Shards, theirs: Shards, sibling: str) -> str | None:
     """The first shard that is far smaller than its sibling's, where both are of as many ranks."""
-    if sibling is None:
-        return None
-    ours, theirs = _shards(named, named.tag, contents), _shards(named, sibling.tag, sibling.contents)
     if ours.keys() != theirs.keys():
         return None
     for name, item in sorted(ours.items()):
         other = theirs[name].size_bytes
         if other > _TOO_SMALL_TO_TELL_BYTES and item.size_bytes < _MUCH_SMALLER * other:
-            return f"{shown(item.name)} has {item.size_bytes} bytes, and {other} in {sibling.tag}"
+            return f"{shown(item.name)} has {item.size_bytes} bytes, and {other} in {sibling}"
     return None
 
 
-def _shards(named: Named, tag: str, contents: Contents) -> dict[str, Item]:
+def _shards(named: Named, contents: Contents) -> Shards:
     """By their names; of files that have the checkpoint's name, by what comes after it: siblings' are alike then."""
     matching = (item for item in contents.files if named.layout.shard.fullmatch(item.name))
-    return {item.name.removeprefix(tag): item for item in matching}
+    return {item.name.removeprefix(contents.tag): item for item in matching}

@@ -1,21 +1,17 @@
-"""Everything in one checkpoint, and what of it does not belong into a checkpoint. Opens nothing."""
+"""Where the checkpoints of a folder lie (folders, or files of one name beside others), everything in one of them, and
+what does not belong into a checkpoint. Opens nothing."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-_LONGEST_SHOWN = 200
-
-
-def shown(name: str) -> str:
-    """The name as it is where it is plain; else quoted and escaped: a newline in a name must not forge a log line."""
-    plain = name.isascii() and name.isprintable() and not set(name) & set("\"'`;|&$<>")
-    text = name if plain and name == name.strip() and name else ascii(name)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+from sentinel.adapters.checkpoints.layouts import Named, recognise
+from sentinel.vocabulary.errors import QuarantineError, SentinelError
+from sentinel.vocabulary.names import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +28,7 @@ class Item:
 class Contents:
     """A checkpoint, walked whole."""
 
+    tag: str = ""
     root: Path  # what the names are relative to: the checkpoint's own folder, or the one that its files lie in
     files: tuple[Item, ...] = ()  # ordered by name
     folders: frozenset[str] = frozenset()
@@ -100,3 +97,42 @@ def _refused(name: str, status: os.stat_result, owners: frozenset[int], device: 
     if status.st_dev != device:
         return f"{shown(name)} lies on another filesystem than the checkpoint"
     return None
+
+
+def checkpoints_in(folder: Path) -> list[Named]:
+    """Every checkpoint of the folder, by step; none where it is not there. Reads nothing but the entries' names."""
+    try:
+        found = [named for entry in folder.iterdir() if (named := recognise(entry.name))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted({named.tag: named for named in found}.values(), key=lambda named: named.order)
+
+
+def checkpoint_named(tag: str, error_class: type[SentinelError] = QuarantineError) -> Named:
+    """The checkpoint whose whole name the tag is; else the error."""
+    named = recognise(tag)
+    if named is None or named.tag != tag:
+        raise error_class(f"{tag!r} is not the name of a checkpoint")
+    return named
+
+
+def entries_of(folder: Path, named: Named) -> list[str]:
+    """The entries of the folder that the checkpoint consists of, those that are there; by name."""
+    if not named.layout.in_files:
+        return [named.tag] if os.path.lexists(folder / named.tag) else []
+    names = (entry.name for entry in folder.iterdir())
+    return sorted(name for name in names if (other := recognise(name)) is not None and other.tag == named.tag)
+
+
+def files_of(folder: Path, named: Named) -> list[str] | None:
+    """Its files where it is not a folder; None where it is one."""
+    if not named.layout.in_files or (folder / named.tag).is_dir():
+        return None
+    return entries_of(folder, named)
+
+
+def walk_checkpoint(folder: Path, named: Named) -> Contents:
+    """Everything that the checkpoint consists of."""
+    files = files_of(folder, named)
+    contents = walk(folder / named.tag) if files is None else walk(folder, files)
+    return replace(contents, tag=named.tag)

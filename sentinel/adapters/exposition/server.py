@@ -1,4 +1,4 @@
-"""Answers scrapes in threads beside the watch, and never in its way: by HTTPS, and to whom brings the token."""
+"""Answers scrapes in threads beside the watch, which never waits for them; by HTTPS and with a token where set."""
 
 from __future__ import annotations
 

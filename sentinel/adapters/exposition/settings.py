@@ -39,7 +39,7 @@ class Metrics:
     scrape. Without a certificate it travels in the clear, which is warned of beyond this machine."""
 
     textfile: Path | None = None
-    """A file to write the same to after each turn, for node_exporter's textfile collector, where nobody can reach a
+    """A file to write the same to after each turn, for node_exporter's textfile collector, where no client reaches a
     listener (a Slurm job): it should end in .prom, and be another one for each run."""
 
     def __post_init__(self) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from sentinel.plan.alert_state import Severity
-from sentinel.plan.page import RUNBOOK
+from sentinel.plan.page import RUNBOOK, Severity
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import AT_LEAST_0, POSITIVE, POSITIVE_OR_INF, Range
 
@@ -170,7 +169,7 @@ Channel = Webhook | Mail | Command | Alertmanager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paging:
-    """The `[paging]` table: who is told while nobody looks, and how hard it is tried."""
+    """The `[paging]` table: who is paged, and how long delivery is tried."""
 
     retry_up_to_s: Annotated[float, POSITIVE] = 300.0
     """Longest pause, in seconds, between two tries at a channel that does not take a page; it begins with one second

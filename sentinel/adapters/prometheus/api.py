@@ -6,11 +6,9 @@ import base64
 import contextlib
 import http.client
 import math
-import ssl
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -24,7 +22,6 @@ from sentinel.vocabulary.errors import ScrapeError
 _LONGEST_ANSWER_BYTES = 32 << 20  # a quarter of a million values; more is asked for in smaller pieces
 _CHUNK_BYTES = 1 << 16
 _LONGEST_ADDRESS = 4000  # characters; a longer query is posted, a shorter one not: a proxy may let us only GET
-_TRUSTED_FOR_S = 3600.0  # reading the system's certificates takes 20 ms: again each hour, and once our file changes
 
 
 class TooMuch(Exception):  # noqa: N818 - reads as what it says
@@ -100,11 +97,9 @@ class Door:
 class Api:
     """One Prometheus, or what speaks as one (Thanos, Mimir, VictoriaMetrics)."""
 
-    def __init__(self, door: Door, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, door: Door) -> None:
         self._door = door
-        self._monotonic = monotonic
         self.host = door.host
-        self._trusting: tuple[tuple[float, float], ssl.SSLContext] | None = None
 
     def scraped(self, selector: str, since: float, until: float) -> list[Series]:
         """All that was scraped from `since` to `until`, Unix seconds; it may begin a little earlier. ScrapeError where
@@ -125,7 +120,7 @@ class Api:
             posted = asked.encode()
         request = urllib.request.Request(address, posted, door.headers())  # noqa: S310 - http(s): the configuration's
         try:
-            context = self._trust() if urlsplit(door.url).scheme == "https" else None
+            context = trusting(door.ca_file) if urlsplit(door.url).scheme == "https" else None
             with answer(request, context, door.timeout_s) as response:
                 return b"".join(_within_bounds(response))
         except urllib.error.HTTPError as error:
@@ -133,15 +128,6 @@ class Api:
                 raise self._refused(error) from None
         except Unreachable as error:
             raise ScrapeError(door.host, str(error)) from None
-
-    def _trust(self) -> ssl.SSLContext:
-        file, written = self._door.ca_file, 0.0
-        with contextlib.suppress(OSError):
-            written = file.stat().st_mtime if file is not None else 0.0
-        read_as = (written, self._monotonic() // _TRUSTED_FOR_S)
-        if self._trusting is None or self._trusting[0] != read_as:
-            self._trusting = (read_as, trusting(file))
-        return self._trusting[1]
 
     def _refused(self, error: urllib.error.HTTPError) -> Exception:
         """What Prometheus says of the query itself is worth telling: it quotes no secret, for none is in there."""

@@ -57,12 +57,9 @@ class ScrapedRun:
     goes back for what has arrived late, behind newer scrapes."""
 
     def __init__(self, runs: ScrapedRuns, name: str, lookback_s: float) -> None:
-        self._queries = runs.queries
+        self._runs = runs
         self._member = runs.queries.member(name)
         self._lookback_s = lookback_s
-        self._longest_poll_s = runs.longest_poll_s
-        self._now = runs.now
-        self._monotonic = runs.monotonic
         self._steps = Steps()
         self._known: dict[Looked, set[float]] = {}
         self._newest: float | None = None
@@ -82,8 +79,8 @@ class ScrapedRun:
 
     def poll(self) -> list[Record]:
         """What is new. ScrapeError while Prometheus can't be asked; what was got until then comes with the next."""
-        now = self._now()
-        self._member.turn(self._monotonic())
+        now = self._runs.now()
+        self._member.turn(self._runs.monotonic())
         if not self._behind:  # it is, where it is time to go back for what has arrived late
             self._behind = now - self._swept > _SWEPT_EVERY_S * (5 if self._silent(now) else 1)
         if not self._behind:
@@ -109,7 +106,7 @@ class ScrapedRun:
         while since <= newest:
             end = min(since + piece_s, newest)
             try:
-                series = self._queries.alone(self._member, since, end, self._monotonic())
+                series = self._runs.queries.alone(self._member, since, end, self._runs.monotonic())
             except TooMuch:
                 piece_s = self._half(piece_s)
                 continue
@@ -122,7 +119,7 @@ class ScrapedRun:
 
     def _follow(self, now: float) -> None:
         try:
-            answers = self._queries.new(self._member, self._since(now), now + _LATE_S, self._monotonic())
+            answers = self._runs.queries.new(self._member, self._since(now), now + _LATE_S, self._runs.monotonic())
         except TooMuch:
             self._behind = True
             return
@@ -144,7 +141,7 @@ class ScrapedRun:
         return self._newest is None or self._newest < now - _SILENT_AFTER_S
 
     def _catch_up(self, now: float) -> None:
-        began_s, until = self._monotonic(), now + _LATE_S
+        began_s, until = self._runs.monotonic(), now + _LATE_S
         since = now - self._lookback_s
         if self._read_to is not None:
             since = max(since, self._read_to)
@@ -152,11 +149,11 @@ class ScrapedRun:
             since = max(since, self._newest - _LATE_S - _SWEPT_EVERY_S)
         longest_s = self._lookback_s + 2 * _LATE_S
         for _ in range(_MOST_REQUESTS):
-            if self._monotonic() - began_s > self._longest_poll_s:
+            if self._runs.monotonic() - began_s > self._runs.longest_poll_s:
                 return
             end = min(since + self._piece_s, until)
             try:
-                series = self._queries.alone(self._member, since, end, self._monotonic())
+                series = self._runs.queries.alone(self._member, since, end, self._runs.monotonic())
             except TooMuch:
                 self._piece_s = self._half(self._piece_s)
                 longest_s = self._piece_s
@@ -173,7 +170,7 @@ class ScrapedRun:
 
     def _half(self, piece_s: float) -> float:
         if piece_s <= _SHORTEST_PIECE_S:
-            raise ScrapeError(self._queries.host, "a second of this run is more than one answer holds")
+            raise ScrapeError(self._runs.queries.host, "a second of this run is more than one answer holds")
         return max(_SHORTEST_PIECE_S, piece_s / 2)
 
     def _pace(self, values: int, longest_s: float) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sentinel.jobscript.slurm_jobs import UNLIMITED, JobProperties, SlurmJob
-from sentinel.vocabulary.errors import NotOurJob, SlurmNotReady, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.errors import NotOurJob, SentinelError, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
 _FIELDS = ("id", "array", "tasks", "state", "name", "user", "comment", "dependency", "nodes")  # of SlurmJob
 # Unit and record separators: a job's name and comment are anybody's text. This form is the same in every Slurm.
@@ -45,6 +45,12 @@ class Answer(NamedTuple):
     code: int
     stdout: str
     stderr: str
+
+    @property
+    def last_line(self) -> str:
+        """Of what it said on stderr, which names the reason; the exit code where it said nothing."""
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.code}"
 
 
 Runner = Callable[[Sequence[str], Mapping[str, str], float], Answer]
@@ -116,7 +122,7 @@ class SlurmClient:
         """These jobs and arrays, whoever's they are, ended ones too; the controller may not know some, or any."""
         answer = self._tell(*_SQUEUE, f"--jobs={','.join(sorted(groups))}")
         if answer.code and not _NO_SUCH_JOB.search(answer.stderr):
-            raise SlurmUnavailable("squeue", _last_line(answer))
+            raise SlurmUnavailable("squeue", answer.last_line)
         return _jobs(answer.stdout)
 
     def recorded(self, group: str) -> Recorded:
@@ -142,8 +148,9 @@ class SlurmClient:
         """The batch script as Slurm spooled it. SlurmRefused when it does not hold it (any more)."""
         answer = self._tell("scontrol", "write", "batch_script", group, "-")
         if answer.code or not answer.stdout.startswith("#!"):
-            _raise_if_it_passes("scontrol", answer)
-            raise SlurmRefused(f"the script of job {group} can't be had: {_last_line(answer)}")
+            raise _refusal(
+                "scontrol", answer, SlurmRefused(f"the script of job {group} can't be had: {answer.last_line}")
+            )
         return answer.stdout
 
     def failed_nodes(self, nodes: str) -> tuple[str, ...]:
@@ -162,17 +169,15 @@ class SlurmClient:
         """Asks for the end of a job, or of a whole array; one that is gone already is none to worry about."""
         answer = self._tell("scancel", group)
         if answer.code and not _NO_SUCH_JOB.search(answer.stderr):
-            _raise_if_it_passes("scancel", answer)
-            if _DENIED.search(answer.stderr):
-                raise NotOurJob(f"job {group} is another user's: {_last_line(answer)}")
-            raise SlurmRefused(f"job {group} can't be cancelled: {_last_line(answer)}")
+            if _DENIED.search(answer.stderr) and not _AWAY.search(answer.stderr):
+                raise NotOurJob(f"job {group} is another user's: {answer.last_line}")
+            raise _refusal("scancel", answer, SlurmRefused(f"job {group} can't be cancelled: {answer.last_line}"))
 
     def test(self, arguments: Sequence[str], script: Path, script_arguments: Sequence[str]) -> None:
         """Has Slurm check a submission without making it. SlurmRefused with its words."""
         answer = self._tell("sbatch", "--test-only", *arguments, str(script), *script_arguments)
         if answer.code:
-            _raise_if_it_passes("sbatch", answer)
-            raise SlurmRefused(f"Slurm refuses what would be submitted: {_last_line(answer)}")
+            raise _refusal("sbatch", answer, SlurmRefused(f"Slurm refuses what would be submitted: {answer.last_line}"))
 
     def submit(
         self, arguments: Sequence[str], script: Path, script_arguments: Sequence[str], extra: Mapping[str, str]
@@ -180,8 +185,7 @@ class SlurmClient:
         """Submits, with `extra` in the job's environment; returns its id. On SlurmUnavailable it may be there."""
         answer = self._tell("sbatch", "--parsable", *arguments, str(script), *script_arguments, extra=extra)
         if answer.code:
-            _raise_if_it_passes("sbatch", answer)
-            raise SlurmRefused(f"Slurm refuses the job: {_last_line(answer)}")
+            raise _refusal("sbatch", answer, SlurmRefused(f"Slurm refuses the job: {answer.last_line}"))
         submitted = answer.stdout.strip().partition(";")[0]  # ID;CLUSTER where there are several
         if not submitted.isdigit():
             raise SlurmUnavailable("sbatch", f"it answered {answer.stdout.strip()!r} instead of a job id")
@@ -191,7 +195,7 @@ class SlurmClient:
         """A query's answer. Whatever goes wrong with a query, nothing is known."""
         answer = self._tell(*command)
         if answer.code:
-            raise SlurmUnavailable(command[0], _last_line(answer))
+            raise SlurmUnavailable(command[0], answer.last_line)
         return answer.stdout
 
     def _tell(self, *command: str, extra: Mapping[str, str] | None = None) -> Answer:
@@ -200,16 +204,13 @@ class SlurmClient:
         return self._run(command, {**environment, "SLURM_BITSTR_LEN": "0", **(extra or {})}, self._timeout_s)
 
 
-def _raise_if_it_passes(command: str, answer: Answer) -> None:
+def _refusal(command: str, answer: Answer, refused: SlurmRefused) -> SentinelError:
+    """What an answer that is none means: that Slurm is away, has no nodes just now, or has refused."""
     if _AWAY.search(answer.stderr):
-        raise SlurmUnavailable(command, _last_line(answer))
+        return SlurmUnavailable(command, answer.last_line)
     if _NO_NODES.search(answer.stderr):
-        raise SlurmNotReady(f"Slurm can't place the job now: {_last_line(answer)}")
-
-
-def _last_line(answer: Answer) -> str:
-    lines = [line.strip() for line in answer.stderr.splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {answer.code}"
+        return SlurmNotReady(f"Slurm can't place the job now: {answer.last_line}")
+    return refused
 
 
 def _jobs(shown: str) -> tuple[SlurmJob, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import Preparation
-from sentinel.adapters.slurm.queue import Jobs, NamedJobs, Queue, fate_of, fate_of_group, foreign
+from sentinel.adapters.slurm.queue import NamedJobs, Queue, fate_of, fate_of_group, foreign
 from sentinel.adapters.slurm.records import JobRecords, Recording
 from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
@@ -50,15 +50,19 @@ class SlurmLauncher:
         self._recording = Recording(client, self._shared, self._records)
         self._preparation = Preparation(client, settings, self._records, self._submissions)
         self._by_id = NamedJobs(client, settings.query_interval_s, clock)
-        self._queue: Jobs = ()
+        self._jobs: tuple[
+            SlurmJob, ...
+        ] = ()  # the user's, and the run's own, by the last answer; () while there is none
         self._baseline: Baseline | None = None
         self._baseline_of: str | None = None
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
         """The run's jobs, from an answer of Slurm's that is at most query_interval_s old, longer while it is away."""
-        self._queue = self._with_named(self._shared.within(self._settings.query_interval_s), started)
-        if isinstance(self._queue, SlurmUnavailable):
-            return JobsSeen(known=False, why_unknown=str(self._queue), prepares=True)
+        try:
+            self._jobs = self._with_named(self._shared.within(self._settings.query_interval_s), started)
+        except SlurmUnavailable as error:
+            self._jobs = ()
+            return JobsSeen(known=False, why_unknown=str(error), prepares=True)
         jobs = self._of_run(started)
         writers = tuple(
             WriterSeen(id=j.shown, rollback=rollback_of(j), pending=j.waits, foreign=foreign(j)) for j in jobs
@@ -73,8 +77,8 @@ class SlurmLauncher:
             carries=CARRIED if self._settings.changes_in_script else frozenset(),
             script_baseline=self._script_baseline(jobs) if self._settings.changes_in_script else None,
             was_seen=self._records.newest() is not None,
-            fates=self._fates(started, self._queue),
-            lost=self._lost(started, self._queue),
+            fates=self._fates(started),
+            lost=self._lost(started),
             broken_off=self._broken_off(started),
             log_path=next((path for j in jobs if not j.waits and (path := self._records.log_of(j))), None),
             last_log=self._last_log(),
@@ -85,17 +89,14 @@ class SlurmLauncher:
             ),
         )
 
-    def _with_named(self, queue: Jobs, started: Sequence[RunStarted], *, afresh: bool = False) -> Jobs:
+    def _with_named(
+        self, queue: tuple[SlurmJob, ...], started: Sequence[RunStarted], *, afresh: bool = False
+    ) -> tuple[SlurmJob, ...]:
         """With the jobs that the run's attempts, records and submissions name and the user's queue does not show."""
-        if isinstance(queue, SlurmUnavailable):
-            return queue
         newest = self._records.newest()
         names = {*list(dict.fromkeys(reversed(_groups_of(started))))[:_ASKED], *([newest] if newest else [])}
         names |= {job for ids in self._submitted().values() for job in ids}
-        try:
-            return (*queue, *self._by_id.beside(queue, names, afresh=afresh))
-        except SlurmUnavailable as error:
-            return error
+        return (*queue, *self._by_id.beside(queue, names, afresh=afresh))
 
     def _submitted(self) -> dict[str | None, list[str]]:
         """Rollback (None: a restart without one) -> jobs that were submitted for it last and that no record knows."""
@@ -106,9 +107,9 @@ class SlurmLauncher:
             for rollback, label in labels.items()
         }
 
-    def _lost(self, started: Sequence[RunStarted], queue: Sequence[SlurmJob]) -> dict[str | None, str]:
+    def _lost(self, started: Sequence[RunStarted]) -> dict[str | None, str]:
         """The rollbacks whose submissions neither Slurm nor an attempt knows, with the sentence that says so."""
-        seen = {name for job in queue for name in (job.id, job.group)} | set(_groups_of(started))
+        seen = {name for job in self._jobs for name in (job.id, job.group)} | set(_groups_of(started))
         return {
             rollback: f"sentinel submitted job {job}, which Slurm does not know and which has reported no start"
             for rollback, ids in self._submitted().items()
@@ -121,10 +122,10 @@ class SlurmLauncher:
         jobs = [job for job in self._jobs if job.group == newest and not job.waits]
         return self._records.log_of(max(jobs, key=lambda job: int(job.id))) if jobs else None
 
-    def _fates(self, started: Sequence[RunStarted], queue: Sequence[SlurmJob]) -> dict[str | None, Fate]:
+    def _fates(self, started: Sequence[RunStarted]) -> dict[str | None, Fate]:
         newest = self._records.newest()
-        of_last: dict[str | None, Fate] = {None: fate_of_group(newest, queue)} if newest else {}
-        return of_last | {s.job_id: fate_of(s.job_id, queue) for s in started if s.job_id}
+        of_last: dict[str | None, Fate] = {None: fate_of_group(newest, self._jobs)} if newest else {}
+        return of_last | {s.job_id: fate_of(s.job_id, self._jobs) for s in started if s.job_id}
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         self._recording.keep(self._of_run(started))
@@ -247,22 +248,14 @@ class SlurmLauncher:
             self._preparation.prepare(label, (last,))
         return label
 
-    @property
-    def _jobs(self) -> tuple[SlurmJob, ...]:
-        return () if isinstance(self._queue, SlurmUnavailable) else self._queue
-
     def _fresh_queue(self) -> tuple[SlurmJob, ...]:
-        return self._answered(self._shared.afresh())
+        self._jobs = ()
+        self._jobs = self._shared.afresh()
+        return self._jobs
 
     def _fresh(self, started: Sequence[RunStarted]) -> tuple[SlurmJob, ...]:
-        self._answered(self._with_named(self._fresh_queue(), started, afresh=True))
+        self._jobs = self._with_named(self._fresh_queue(), started, afresh=True)
         return self._of_run(started)
-
-    def _answered(self, queue: Jobs) -> tuple[SlurmJob, ...]:
-        self._queue = queue
-        if isinstance(queue, SlurmUnavailable):
-            raise SlurmUnavailable(queue.call, queue.why)
-        return queue
 
     def _left(self, started: Sequence[RunStarted], spare: str | None) -> list[SlurmJob]:
         """The run's jobs, asked afresh, but those of the spared rollback."""

@@ -171,15 +171,7 @@ class Preparation:
             own, arguments = self._script_of_configuration()
             script = f"{number}.sh"
             (room / script).write_bytes(bounded.read_document(own))
-            return Prepared(
-                number=number,
-                arguments=tuple(arguments),
-                script=script,
-                script_arguments=(),
-                comment="",
-                dependency="",
-                properties=None,
-            )
+            return Prepared(number=number, arguments=tuple(arguments), script=script)
         recorded = self._records.recorded(submission.group)
         properties = replace(self._without_failed_nodes(recorded.properties), array_throttle=submission.throttle)
         script, later = self._write(number, submission.group, room, changed)

@@ -14,21 +14,25 @@ from sentinel.jobscript.slurm_jobs import SlurmJob
 from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
 
-Jobs = tuple[SlurmJob, ...] | SlurmUnavailable  # what Slurm has answered, or why it has not: then nothing is known
-
 _LONGEST_PAUSE_S = 300.0
 _RECORDED_S = 10.0  # for which properties of jobs are kept: a thousand runs come with their jobs at once
 _ABSENT_FOR = 20  # query intervals for which an id that Slurm does not know is not asked again: ids do not come back
 
 
 class _Held(NamedTuple):
-    jobs: Jobs
+    jobs: tuple[SlurmJob, ...]
     asked_s: float
-    failures: int  # queries without an answer, one after the other
+    failures: int = 0  # queries without an answer, one after the other
+    away: SlurmUnavailable | None = None  # why there was none: then nothing is known
+
+    def answered(self) -> tuple[SlurmJob, ...]:
+        if self.away is not None:
+            raise SlurmUnavailable(self.away.asked, self.away.why)
+        return self.jobs
 
 
 class Queue:
-    """One user's jobs. Who needs no fresh answer shares the last one."""
+    """One user's jobs. Who needs no fresh answer shares the last one. SlurmUnavailable where that was none."""
 
     def __init__(self, client: SlurmClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -39,23 +43,23 @@ class Queue:
         self._recorded: tuple[float, dict[str, Recorded]] | None = None
         self._recording = Lock()
 
-    def within(self, age_s: float) -> Jobs:
+    def within(self, age_s: float) -> tuple[SlurmJob, ...]:
         """An answer that is at most so old; older while Slurm is away (it is asked ever more rarely), or while another
         run asks it: only who has no answer yet waits for that."""
         held = self._held
         if held is not None and not self._is_old(held, age_s):
-            return held.jobs
+            return held.answered()
         if not self._asking.acquire(blocking=held is None) and held is not None:
-            return held.jobs
+            return held.answered()
         try:
             held = self._held
-            return self._asked() if held is None or self._is_old(held, age_s) else held.jobs
+            return (self._asked() if held is None or self._is_old(held, age_s) else held).answered()
         finally:
             self._asking.release()
 
-    def afresh(self) -> Jobs:
+    def afresh(self) -> tuple[SlurmJob, ...]:
         with self._asking:
-            return self._asked()
+            return self._asked().answered()
 
     def forget(self) -> None:
         """The next call asks: what is held, or just being asked, may be wrong by now."""
@@ -67,8 +71,7 @@ class Queue:
         with self._recording:
             held = self._recorded
             if held is None or group not in held[1] or self._clock() >= held[0] + _RECORDED_S:
-                known = self._held.jobs if self._held is not None else ()
-                jobs = () if isinstance(known, SlurmUnavailable) else known
+                jobs = self._held.jobs if self._held is not None else ()
                 held = (self._clock(), self._client.recorded_of({group, *(job.group for job in jobs)}))
                 self._recorded = held
         if group not in held[1]:
@@ -79,16 +82,15 @@ class Queue:
         pause_s = min(age_s * 2.0 ** min(held.failures, 30), max(age_s, _LONGEST_PAUSE_S)) if held.failures else age_s
         return self._clock() >= held.asked_s + pause_s
 
-    def _asked(self) -> Jobs:
+    def _asked(self) -> _Held:
         before, forgotten = self._held, self._forgotten
-        jobs: Jobs
         try:
-            jobs, failures = self._client.jobs(), 0
+            held = _Held(self._client.jobs(), self._clock())
         except SlurmUnavailable as error:
-            jobs, failures = error, 1 + (0 if before is None else before.failures)
+            held = _Held((), self._clock(), 1 + (0 if before is None else before.failures), error)
         if forgotten == self._forgotten:
-            self._held = _Held(jobs, self._clock(), failures)
-        return jobs
+            self._held = held
+        return held
 
 
 class Queues:

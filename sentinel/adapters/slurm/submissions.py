@@ -50,11 +50,13 @@ class Prepared:
     number: int
     arguments: tuple[str, ...]  # for sbatch, without the dependency and the comment
     script: str  # the name of its file beside plan.json
-    script_arguments: tuple[str, ...]
-    comment: str  # the user's own, without our mark
+    script_arguments: tuple[str, ...] = ()
+    comment: str = ""  # the user's own, without our mark
     later: str | None = None  # the script for a later start from the rollback's own checkpoints: without `once`
-    dependency: str  # with {0}, {1} … for the ids of the earlier ones; "" for none
-    properties: JobProperties | None  # what the job has to come out as; None where nothing is known to compare with
+    dependency: str = ""  # with {0}, {1} … for the ids of the earlier ones; "" for none
+    properties: JobProperties | None = (
+        None  # what the job has to come out as; None where nothing is known to compare with
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

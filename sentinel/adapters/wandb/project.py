@@ -33,6 +33,9 @@ _ERRORS = (
     ("wandb.sdk.mailbox", "HandleAbandonedError"),
     ("wandb.sdk.mailbox", "MailboxClosedError"),
 )
+# Of this machine, its console and its code nothing is sent.
+_PLAIN: dict[str, Any] = {"silent": True, "console": "off", "disable_git": True, "disable_code": True}
+_PLAIN |= {"x_disable_meta": True, "x_disable_stats": True, "x_disable_machine_info": True}
 _LAST_STEP = "last_step"
 _FLUSH_S = 0.01  # for one line, at the end
 
@@ -63,14 +66,8 @@ class Wandb:
         self._settings = self._library.Settings(
             api_key=key,
             base_url=where,
-            silent=True,
-            console="off",
-            disable_git=True,
-            disable_code=True,
             disable_job_creation=True,
-            x_disable_meta=True,
-            x_disable_stats=True,
-            x_disable_machine_info=True,
+            **_PLAIN,
             init_timeout=timeout_s,
             finish_timeout=timeout_s,
             finish_timeout_raises=True,
@@ -226,8 +223,7 @@ def draw_offline(
         library: Any = importlib.import_module("wandb")
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'training-sentinel[wandb]'") from error
-    plain = {"x_disable_meta": True, "x_disable_stats": True, "x_disable_machine_info": True}
-    settings = library.Settings(silent=True, console="off", disable_git=True, disable_code=True, **plain)
+    settings = library.Settings(**_PLAIN)
     where: dict[str, Any] = {"entity": entity, "project": project, "dir": str(folder.parent)}
     run = library.init(mode="offline", **where, **_words(drawing), settings=settings)
     _log(run, rows)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from sentinel.judge.readings import Readings, stretches_of
-from sentinel.vocabulary.sample import Sample
+from sentinel.judge.readings import Readings
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -49,16 +48,10 @@ class FirstMoved:
     unjudged: tuple[str, ...]  # Signals with too few quiet readings to have a band, or none near the onset
 
 
-def first_moved_of_samples(
-    samples: Sequence[Sample], *, onset_step: int, window_steps: int = WINDOW_STEPS
-) -> FirstMoved:
-    """The same of one line of descent. What was not measured is left out, skipped steps but for their loss scale."""
-    return first_moved_of_readings(stretches_of(samples, SIGNALS), onset_step=onset_step, window_steps=window_steps)
-
-
 def first_moved_of_readings(
     stretches: Sequence[Readings], *, onset_step: int, window_steps: int = WINDOW_STEPS
 ) -> FirstMoved:
+    """The same of one line of descent. What was not measured is left out, skipped steps but for their loss scale."""
     columns, measured = {}, {}
     for name in SIGNALS:
         there = [np.logical_and(r.has(name), True if name == "loss_scale" else r.updated) for r in stretches]

@@ -14,8 +14,6 @@ _FIRST_SAMPLES = 3  # Losses that must all be as bad as a guess: one could be a 
 
 
 class BadResume(Detector):
-    """The first three losses, at a step above 1,000, are no better than a uniform guess."""
-
     only_unusual = True
 
     def __init__(self, thresholds: Thresholds) -> None:

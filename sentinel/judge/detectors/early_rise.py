@@ -1,4 +1,4 @@
-"""A rise within a log's first losses, before the climbs know their noise: a log of one line in 100 steps has few.
+"""A rise within a log's first losses, before slow climbs have a noise: a log of one line in 100 steps has few losses.
 
 Within the first 96 losses: eight in a row, for the patience, above the best median of five by 6 sigma, 2 %, and 1.5
 times the highest rise that came back.

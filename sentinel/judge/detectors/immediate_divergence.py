@@ -14,8 +14,7 @@ _FAR_SAMPLES = 2  # Losses in a row that must be far above the level: one could 
 
 
 class ImmediateDivergence(Detector):
-    """Two losses in a row 100 times the level from before the episode, and above a uniform guess. Below a uniform guess
-    a multiple means little: the loss of an easy task goes from 0.001 to 0.1 and back."""
+    """Below a uniform guess a multiple means little: the loss of an easy task goes from 0.001 to 0.1 and back."""
 
     only_unusual = True
 

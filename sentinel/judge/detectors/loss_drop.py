@@ -24,9 +24,7 @@ _LOWER_LR = 0.7  # Share of the LR from before the resume below which the lower 
 
 
 class LossDrop(Detector):
-    """Data that repeats itself makes the loss drop at once and return to its old level soon: that is no divergence.
-    While the drop is doubted nothing is learned from it; after a patience it is the level. A drop right after a resume
-    (data seen before) is told, and a rise that ends at the level from before it is the end of it, whenever it comes."""
+    """Data that repeats itself makes the loss drop at once and return to its old level soon: that is no divergence."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._sigmas = thresholds.band_sigmas

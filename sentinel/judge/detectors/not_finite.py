@@ -15,9 +15,8 @@ from sentinel.vocabulary.sample import ScrapedSample
 
 
 class NotFinite(Detector):
-    """Distinguishes a nan that reached the weights from one that did not. Adam's variance is nan: certain at once. A
-    loss that is nan or inf twice in a row, with updates that were not skipped: the weights that the second was computed
-    with are nan. Once, and then finite: the weights were not reached."""
+    """A nan of Adam's variance is certain at once. Of two losses in a row the second was computed with weights that are
+    nan; one alone, and then a finite one: the weights were not reached."""
 
     only_unusual = True
 

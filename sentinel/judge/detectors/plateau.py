@@ -26,12 +26,9 @@ _REFERENCE_FROM_STEP = 500  # Before, LR warmups of different length make siblin
 
 
 class Plateau(Detector):
-    """Means of the loss, four for each doubling of the steps, and what they show together.
-
-    A power law, loss = a * step^-b, is drawn through the two doublings that ended one doubling ago (Kaplan et al. 2020,
-    "Scaling Laws for Neural Language Models", section 5: learning curves are power laws after the warmup). Plateau: the
-    newest mean is 10 % above it, and the loss has fallen by less than 1 % in the last doubling.
-    """
+    """Means of the loss, four for each doubling of the steps. The trend, loss = a * step^-b, is drawn through the two
+    doublings that ended one doubling ago (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 5:
+    learning curves are power laws after the warmup)."""
 
     per_settings = True
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
-from sentinel.judge.noise_band import BLOCK, chord_sigma
+from sentinel.judge.noise_band import BLOCK, wandering_sigma
 from sentinel.judge.thresholds import Thresholds
 
 _FINEST = 4 * BLOCK  # Samples of the finest scale's blocks: below it the noise band sees a rise sooner
@@ -66,7 +66,7 @@ class SlowClimb(Detector):
         self._coarse = _Scale(BLOCK)
         self._waiting: list[list[_Mean]] = [[]]
         self._last: deque[_Mean] = deque(maxlen=_GROWTH * _BLOCKS_ABOVE)
-        self._medians = _Wandering()
+        self._medians: deque[float] = deque(maxlen=_NOISE_BLOCKS)
         self._rising = False
         self._back_at: float | None = None  # Half-way back from the edge that was climbed over, nats
 
@@ -88,7 +88,7 @@ class SlowClimb(Detector):
 
     def _take_coarse(self, block: Block, known: Known, learns: bool) -> None:
         noise = _MEDIAN_ERROR * known.baseline.band.neighbours / math.sqrt(BLOCK)
-        finer = noise if len(self._medians.values) >= _ENOUGH_BLOCKS else math.inf
+        finer = noise if len(self._medians) >= _ENOUGH_BLOCKS else math.inf
         tolerance = max(self._tolerance, known.regime.widened)
         self._coarse.push(self._last[-1], block.median, finer, self._sigmas, tolerance, learns)
 
@@ -108,7 +108,7 @@ class SlowClimb(Detector):
                 self._waiting.append([])
             if finer is None:
                 noise = known.baseline.band.neighbours
-                finer = max(self._medians.sigma(math.inf), _MEDIAN_ERROR * noise / math.sqrt(BLOCK))
+                finer = max(_wandering(self._medians, math.inf), _MEDIAN_ERROR * noise / math.sqrt(BLOCK))
             scale = self._scales[level]
             scale.push(block, lowest, finer, self._sigmas, max(self._tolerance, known.regime.widened), learns)
             finer = scale.sigma
@@ -185,12 +185,12 @@ class _Scale:
         self._latest = 0.0
         self.lowest_above, self._highest_above = math.inf, -math.inf
         self._last: float | None = None
-        self._values = _Wandering()
+        self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
     def push(self, block: _Mean, lowest: float, finer: float, sigmas: float, tolerance: float, learns: bool) -> None:
         value, first_step, self._until = block
         self._latest = value
-        self.sigma = max(self._values.sigma(finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least
+        self.sigma = max(_wandering(self._values, finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least
         best = self.best
         luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
         noise = (sigmas + luck) * self.sigma
@@ -258,27 +258,8 @@ class _Scale:
         return early, self._since_until
 
 
-class _Wandering:
-    """`wandering_sigma` of the last blocks, at each time in force; a chord is drawn once and no more."""
-
-    def __init__(self) -> None:
-        self.values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
-        # Of each lag: how many values a chord takes, where its middle and its other end are, and the chords
-        self._chords: list[tuple[int, int, int, deque[float]]] = [
-            (1 + 2 * lag, -1 - lag, -1 - 2 * lag, deque(maxlen=_NOISE_BLOCKS - 2 * lag)) for lag in _LAGS
-        ]
-
-    def append(self, value: float) -> None:
-        values = self.values
-        values.append(value)
-        n = len(values)
-        for least, middle, first, chords in self._chords:
-            if n >= least:
-                chords.append(values[middle] - (values[first] + value) * 0.5)
-
-    def sigma(self, otherwise: float) -> float:
-        n = len(self.values)
-        if n < _ENOUGH_BLOCKS:
-            return otherwise
-        known = self._chords if n == _NOISE_BLOCKS else self._chords[:1]
-        return max([chord_sigma(chords) for _, _, _, chords in known])
+def _wandering(values: deque[float], otherwise: float) -> float:
+    n = len(values)
+    if n < _ENOUGH_BLOCKS:
+        return otherwise
+    return wandering_sigma(list(values), _LAGS if n == _NOISE_BLOCKS else _LAGS[:1])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.judge.readings import Readings
-from sentinel.reports.triage.past import Past, joined
+from sentinel.reports.past import Past, joined
 from sentinel.vocabulary.sample import LayerVariance
 
 BUCKETS = 4096  # more than any screen has columns

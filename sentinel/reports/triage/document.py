@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from sentinel.judge.analysis.correlation.columns import correlate_readings
 from sentinel.judge.analysis.correlation.table import Correlations
-from sentinel.reports.chronicle import AttemptRow, attempt_rows
+from sentinel.reports.chronicle import attempt_rows
+from sentinel.reports.past import PageSettings, Past, judged
 from sentinel.reports.triage.curves import charts, moments
 from sentinel.reports.triage.incidents import incident_document
-from sentinel.reports.triage.past import PageSettings, Past, joined, judged
 from sentinel.vocabulary.numbers import dump_json
 
 SCHEMA = 1  # raised when a key changes its meaning
@@ -36,7 +36,7 @@ def document(past: Past, settings: PageSettings, *, now_unix_s: float, incident:
         "unreadable": past.unreadable,
         "notes": list(past.notes),
         "standing": verdict | _standing(past),
-        "attempts": [asdict(_counted(row, past)) for row in attempt_rows(past.history, past.incidents, past.events)],
+        "attempts": [asdict(row) for row in attempt_rows(past)],
         "branches": [{"branch": b.probe, "rung": b.rung, "became": b.became} for b in past.branches],
         "findings": findings,
         "incidents": [incident_document(one, past, settings) for one in past.incidents],
@@ -54,21 +54,6 @@ def _standing(past: Past) -> dict[str, Any]:
     names = ("loss", "loss_ratio", "time_unix_s", "lr", "consumed_samples", "consumed_tokens")
     readings = {name: float(last.columns[name][-1]) if last.has(name)[-1] else None for name in names}
     return {"attempt": last.attempt, "global_step": int(last.steps[-1])} | readings
-
-
-def _counted(row: AttemptRow, past: Past) -> AttemptRow:
-    """The row with its steps and ratios, which the history of attempts does not hold here."""
-    stretches = past.of_attempt(row.attempt)
-    if not stretches:
-        return row
-    steps, ratio = np.concatenate([r.steps for r in stretches]), joined(stretches, "loss_ratio")
-    return replace(
-        row,
-        first_step=int(steps.min()),
-        last_step=int(steps.max()),
-        steps_loss_ratio_gt_1_2=int((ratio > 1.2).sum()),
-        max_loss_ratio=float(np.nanmax(ratio)) if not np.isnan(ratio).all() else np.nan,
-    )
 
 
 def _correlations(found: Correlations) -> dict[str, Any]:

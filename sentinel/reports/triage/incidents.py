@@ -13,8 +13,8 @@ from sentinel.judge.analysis.first_mover import first_moved_of_readings
 from sentinel.judge.readings import Readings
 from sentinel.plan.incident import PROOFS, Incident, Proof, Rollback, answer_of, overrides_to_json
 from sentinel.plan.sentences import sentence, with_proofs
+from sentinel.reports.past import PageSettings, Past, joined
 from sentinel.reports.triage.curves import layer_points
-from sentinel.reports.triage.past import PageSettings, Past, joined
 
 _TONES = {
     **dict.fromkeys(("opened", "failed", "not_proved", "rung_failed", "wait_over", "stopped", "expired"), "bad"),

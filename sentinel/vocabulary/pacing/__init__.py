@@ -12,7 +12,6 @@ from sentinel.vocabulary.pacing.lr_and_batch import SLW_AND_BATCH, BatchSizeSche
 from sentinel.vocabulary.pacing.seqlen import Adaptive, AdaptiveState, Custom, SeqlenSchedule
 from sentinel.vocabulary.pacing.slw_changes import (
     BILLION,
-    SlwChanges,
     SlwRun,
     slw_changes,
     start_for_size,
@@ -42,7 +41,6 @@ __all__ = [
     "RandomLtdSchedule",
     "SeqlenSchedule",
     "Shortening",
-    "SlwChanges",
     "SlwRun",
     "Track",
     "curriculum_learning",

@@ -58,7 +58,7 @@ class LrSchedule(Described):
     def largest(self, first: int, last: int) -> tuple[float, int] | None:
         """The largest LR of the updates `first` to `last`, and its step; None where the LR does not count steps. Of a
         stretch longer than 4096 steps, every n-th step and the end of the warmup are looked at."""
-        if {self.unit, self.decay_unit or self.unit} != {"steps"} or last < first:
+        if not self.by_steps or last < first:
             return None
         steps = {*range(first, last + 1, max(1, (last - first) // 4096)), min(max(self.warmup_end, first), last)}
         step = max(sorted(steps), key=lambda step: self.lr(step=step))
@@ -76,6 +76,11 @@ class LrSchedule(Described):
     def to_json(self) -> dict[str, Any]:
         """Its fields, as journals have held them since before there was a decay unit or shape of its own."""
         return {name: value for name, value in Described.to_json(self).items() if value is not None}
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether warmup and decay both count steps, so that a step alone tells the LR."""
+        return {self.unit, self.decay_unit or self.unit} == {"steps"}
 
     @property
     def warmup_end(self) -> int:

@@ -15,11 +15,11 @@ BILLION = 1e9  # Parameters from which on a model is one of billions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlwRun:
-    """A run as it is without this warmup, and where it is switched on."""
+    """A run, and the position at which a warmup of its sequence length is switched on."""
 
     full_seqlen: int  # Tokens per sample at the full length
     batch: BatchSizeSchedule  # Samples per step; it may warm up
-    at: Position = field(default_factory=Position)  # Where the warmup is switched on: the position resumed from
+    at: Position = field(default_factory=Position)  # The position resumed from
     seqlen: SeqlenSchedule | None = None  # The lengths as the run has them; None is the full length at every step
     shorten: Shortening = "truncate"  # How the run shortens its batches
     lr: LrSchedule | None = None  # None where it is not known, and is not changed
@@ -33,31 +33,25 @@ class SlwRun:
         return Track(full=self.full_seqlen, batch=self.batch, seqlen=self.seqlen, shorten=self.shorten)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlwChanges:
-    schedule: SeqlenSchedule  # The warmup itself (2.1)
-    batch: BatchSizeSchedule  # The batch is the full one from here on: no batch-size warmup beside it (2.2)
-    total_tokens: int | None  # The run ends after as many tokens as it was to see (2.3); None where its end is unknown
-    lr: LrSchedule | None  # The LR decays by tokens (2.4), and its warmup is re-sized, but not counted in tokens (2.5)
-
-
-def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, shorten: Shortening = "truncate") -> SlwChanges:
-    """All that changes where this warmup is switched on. ConfigError where it warms nothing up. Where batches are
-    shortened by a reshape, a step keeps its tokens: then the end and the LR stay as they are. Source: DeepSpeed's
-    curriculum tutorial, sections 2.1 to 2.5."""
+def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, shorten: Shortening = "truncate") -> SlwRun:
+    """The run as it is once this warmup is switched on: its lengths (2.1); the full batch from here on, no batch-size
+    warmup beside it (2.2); its end after as many tokens as it was to see, None where that is unknown (2.3); an LR that
+    decays by tokens (2.4) and whose warmup is re-sized, but not counted in tokens (2.5). ConfigError where it warms
+    nothing up. Where batches are shortened by a reshape, a step keeps its tokens: then the end and the LR stay as they
+    are. Source: DeepSpeed's curriculum tutorial, sections 2.1 to 2.5."""
     if not schedule.warms_up:
         raise ConfigError(f"a sequence length of {schedule} does not warm up: nothing has to change")
-    batch = replace(run.batch, ramp_samples=0)
+    changed = replace(run, seqlen=schedule, shorten=shorten, batch=replace(run.batch, ramp_samples=0))
     if shorten.startswith("reshape"):
-        return SlwChanges(schedule=schedule, batch=batch, total_tokens=run.total_tokens, lr=run.lr)
+        return changed
     lr = run.lr
     if lr is not None:
-        lr = _resized(lr, run, Track(full=run.full_seqlen, batch=batch, seqlen=schedule, shorten=shorten))
+        lr = _resized(lr, run, changed.track)
         unit = lr.decay_unit or lr.unit
         if lr.decay_end and unit != "tokens":
             start, end = (_full_tokens(run, unit, count) for count in (lr.decay_start, lr.decay_end))
             lr = replace(lr, decay_unit="tokens", decay_start=start, decay_end=end)
-    return SlwChanges(schedule=schedule, batch=batch, total_tokens=_total_tokens(run), lr=lr)
+    return replace(changed, total_tokens=_total_tokens(run), lr=lr)
 
 
 def warmup_tokens(run: SlwRun) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sentinel.judge.analysis.correlation.table import LAGS, SIGNALS, Correlations, correlations
+from sentinel.judge.analysis.correlation.table import SIGNALS, Correlations, correlations
 from sentinel.judge.readings import Readings, stretches_of
 from sentinel.vocabulary.sample import LayerVariance, Sample
 
@@ -19,28 +19,33 @@ Columns = Mapping[str, Floats]
 Steps = NDArray[np.int64]
 
 
-def correlate(samples: Sequence[Sample], *, largest_lag: int = LAGS) -> Correlations:
+def correlate(samples: Sequence[Sample]) -> Correlations:
     """Loss ratio against SIGNALS, and ALSO where measured, over the samples that have both, as they were made. Skipped
     steps are left out, infinite ratios left out and counted. Where an attempt begins again at an earlier step than the
     one before ended at, no lag reaches across."""
-    return correlations(*columns_of(samples), largest_lag=largest_lag)
+    return correlate_readings(stretches_of(samples, _NAMES))
 
 
-def correlate_readings(stretches: Sequence[Readings], *, largest_lag: int = LAGS) -> Correlations:
-    return correlations(*columns_of_readings(stretches), largest_lag=largest_lag)
+def correlate_readings(stretches: Sequence[Readings]) -> Correlations:
+    return correlations(*columns_of(stretches))
 
 
-def columns_of(samples: Sequence[Sample]) -> tuple[Columns, Steps]:
+def columns_of(stretches: Sequence[Readings]) -> tuple[Columns, Steps]:
     """The columns that `correlations` takes, and their steps: of the samples that were not skipped, with their own
     ratios or `ratios` of their losses."""
-    return columns_of_readings(stretches_of(samples, _NAMES))
+    columns = {name: np.concatenate([np.zeros(0), *(r.values(name) for r in stretches)]) for name in _NAMES}
+    steps = np.concatenate([np.zeros(0, np.int64), *(r.steps for r in stretches)])
+    updated = np.concatenate([np.zeros(0, np.bool_), *(r.updated for r in stretches)])
+    lengths, loss = columns.pop("seqlen"), columns.pop("loss")
+    columns["loss_ratio"] = ratios(steps, loss, lengths, columns["loss_ratio"])  # skipped losses count for later ones
+    return {name: column[updated] for name, column in columns.items()}, steps[updated]
 
 
-def layer_columns(samples: Sequence[Sample], layers: Iterable[LayerVariance]) -> Columns:
-    """`adam_variance_max[layer]` and `adam_variance_l1[layer]`, beside those of `columns_of` for the same samples; nan
+def layer_columns(stretches: Sequence[Readings], layers: Iterable[LayerVariance]) -> Columns:
+    """`adam_variance_max[layer]` and `adam_variance_l1[layer]`, beside those of `columns_of` for the same readings; nan
     where the layers were not measured."""
-    updated = [s for s in samples if not s.skipped]
-    place = {(s.attempt, s.global_step): number for number, s in enumerate(updated)}
+    updated = [(r.attempt, step) for r in stretches for step in r.steps[r.updated].tolist()]
+    place = {key: number for number, key in enumerate(updated)}
     columns: dict[str, Floats] = {}
     for one in layers:
         if (at := place.get((one.attempt, one.global_step))) is None:
@@ -49,15 +54,6 @@ def layer_columns(samples: Sequence[Sample], layers: Iterable[LayerVariance]) ->
             for layer, value in zip(one.layers, getattr(one, signal), strict=True):
                 columns.setdefault(f"{signal}[{layer}]", np.full(len(updated), math.nan))[at] = value
     return columns
-
-
-def columns_of_readings(stretches: Sequence[Readings]) -> tuple[Columns, Steps]:
-    columns = {name: np.concatenate([np.zeros(0), *(r.values(name) for r in stretches)]) for name in _NAMES}
-    steps = np.concatenate([np.zeros(0, np.int64), *(r.steps for r in stretches)])
-    updated = np.concatenate([np.zeros(0, np.bool_), *(r.updated for r in stretches)])
-    lengths, loss = columns.pop("seqlen"), columns.pop("loss")
-    columns["loss_ratio"] = ratios(steps, loss, lengths, columns["loss_ratio"])  # skipped losses count for later ones
-    return {name: column[updated] for name, column in columns.items()}, steps[updated]
 
 
 def ratios(steps: Steps, loss: Floats, lengths: Floats | None = None, given: Floats | None = None) -> Floats:

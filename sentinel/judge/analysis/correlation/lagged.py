@@ -89,26 +89,16 @@ def autocorrelation(x: Floats, lags: int) -> tuple[Floats, Floats]:
     return np.where(n > 0, np.clip(mean / mean[0], -1, 1), 0.0), n
 
 
-def n_effective(x: Floats, y: Floats) -> float:
+def n_effective(x: Floats, both: NDArray[np.bool_], ry: Floats) -> float:
     """Independent pairs that n autocorrelated ones are worth: n / (1 + 2 sum_k (n_k / n) r_x(k) r_y(k)), 2 … n.
 
-    n_k: how often two pairs lie k cells apart (n - k without holes); k up to n/5, as far as autocorrelations can be
-    estimated. It knows no trend: two straight lines are worth some five pairs, and not none.
+    `both`: where either series has a value. `ry`: y's autocorrelations from lag 0 on, up to n/5 as a rule, as far as
+    they can be estimated. n_k: how often two pairs lie k cells apart (n - k without holes). It knows no trend: two
+    straight lines are worth some five pairs, and not none.
     Source: Pyper & Peterman 1998, "Comparison of methods to account for autocorrelation in correlation analyses of
     fish data", equation 1, after Bartlett 1946.
     """
-    both = np.isfinite(x) & np.isfinite(y)
-    n = int(both.sum())
-    if n < 3:
-        return float(n)
-    lags = max(1, min(n // 5, len(x) - 1))
-    rx, apart = autocorrelation(np.where(both, x, np.nan), lags)
-    ry, _ = autocorrelation(np.where(both, y, np.nan), lags)
-    return worth(rx, ry, apart)
-
-
-def worth(rx: Floats, ry: Floats, apart: Floats) -> float:
-    """n_effective from what `autocorrelation` gives of each series where both are there."""
+    rx, apart = autocorrelation(x if both.all() else np.where(both, x, np.nan), len(ry) - 1)
     n = apart[0]
     overlap = float((apart[1:] / n) @ (rx[1:] * ry[1:]))
     return float(min(n, max(2.0, n / max(1 + 2 * overlap, 1 / n))))

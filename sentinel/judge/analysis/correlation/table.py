@@ -11,11 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from sentinel.judge.analysis.correlation.lagged import Axis, autocorrelation, cross_correlation, prewhitened, worth
-from sentinel.judge.analysis.correlation.streaming import MIN_PAIRS, Floats, StreamingPearson, p_values
+from sentinel.judge.analysis.correlation.lagged import (
+    Axis,
+    Floats,
+    autocorrelation,
+    cross_correlation,
+    n_effective,
+    prewhitened,
+)
 
 SIGNALS = ("adam_variance_l1", "adam_variance_max")  # Of Table 3 of Li, Zhang & He 2022; always in the table
 LAGS = 200  # Samples on either side that lagged coefficients reach; no further than a quarter of the series
+MIN_PAIRS = 3  # Fewer pairs than this have a coefficient that says nothing
 Method = Literal["plain", "prewhitened"]
 
 
@@ -137,9 +144,9 @@ class _Ratio:
 
     axis: Axis
     values: Floats
-    memory: tuple[Floats, Floats]  # `autocorrelation` up to n/5
+    memory: Floats  # Its autocorrelations up to n/5
     whitened: Floats  # `prewhitened`, without the first, which never has a predecessor
-    whitened_memory: tuple[Floats, Floats]  # Its autocorrelation, up to twice LAGS
+    whitened_memory: Floats  # The autocorrelations of that, up to twice LAGS
 
     @classmethod
     def of(cls, axis: Axis, ratio: Floats) -> _Ratio:
@@ -147,28 +154,47 @@ class _Ratio:
         lags = max(0, min(int(np.isfinite(values).sum()) // 5, len(values) - 1))
         whitened = prewhitened(values)[1:]
         reach = max(0, min(lags, 2 * LAGS, len(whitened) - 1))
-        return cls(axis, values, autocorrelation(values, lags), whitened, autocorrelation(whitened, reach))
+        return cls(axis, values, autocorrelation(values, lags)[0], whitened, autocorrelation(whitened, reach)[0])
 
 
 def _plain(signal: str, x: Floats, ratio: _Ratio) -> Correlation:
-    pearson = StreamingPearson.of(x, ratio.values)
     both = np.isfinite(x) & np.isfinite(ratio.values)
-    effective = float(pearson.n) if math.isnan(pearson.r) else _worth(x, both, ratio.memory)
+    r, n = pearson(x[both], ratio.values[both]), int(both.sum())
+    effective = float(n) if math.isnan(r) else n_effective(x, both, ratio.memory)
     return Correlation(
         signal=signal,
         lag=0,
-        pearson_r=pearson.r,
-        p_value=pearson.p_value,
-        n=pearson.n,
+        pearson_r=r,
+        p_value=float(p_values(r, n)),
+        n=n,
         n_effective=effective,
-        p_value_adjusted=float(p_values(pearson.r, effective)),
+        p_value_adjusted=float(p_values(r, effective)),
     )
 
 
-def _worth(x: Floats, both: NDArray[np.bool_], ratio: tuple[Floats, Floats]) -> float:
-    ry, _ = ratio
-    rx, apart = autocorrelation(x if both.all() else np.where(both, x, np.nan), len(ry) - 1)
-    return worth(rx, ry, apart)
+def pearson(x: Floats, y: Floats) -> float:
+    """The coefficient of finite pairs, in -1 … 1; nan where either is constant, or there are fewer than 3.
+
+    Values are measured from the first pair: a loss scale of 10^9 that moves by 1 loses no digits."""
+    if len(x) < MIN_PAIRS:
+        return math.nan
+    x, y = x - x[0], y - y[0]
+    dx, dy = x - x.mean(), y - y.mean()
+    sxx, syy = float(dx @ dx), float(dy @ dy)
+    if sxx <= 0 or syy <= 0:
+        return math.nan
+    return max(-1.0, min(1.0, float(dx @ dy) / (math.sqrt(sxx) * math.sqrt(syy))))
+
+
+def p_values(r: ArrayLike, n: ArrayLike) -> Floats:
+    """Two-sided p of a coefficient r of n independent normal pairs: 2 I_(1 - |r|)/2 (n/2 - 1, n/2 - 1); 1 for n <= 2.
+    Student's t = r sqrt((n - 2) / (1 - r^2)) with n - 2 degrees of freedom; n need not be whole. Source: Student 1908,
+    "Probable error of a correlation coefficient"; so does scipy.stats.pearsonr."""
+    size = np.asarray(n, dtype=np.float64)
+    half = np.maximum(size / 2 - 1, np.finfo(np.float64).tiny)
+    p = 2 * special.betainc(half, half, (1 - np.abs(np.asarray(r, dtype=np.float64))) / 2)
+    found: Floats = np.where(np.isnan(r), np.nan, np.where(size > 2, np.minimum(p, 1.0), 1.0))
+    return found
 
 
 def _profile(signal: str, x: Floats, ratio: _Ratio, largest_lag: int) -> LagProfile:
@@ -183,7 +209,7 @@ def _profile(signal: str, x: Floats, ratio: _Ratio, largest_lag: int) -> LagProf
             signal=signal, lags=zeros, r=nothing, n=zeros, n_effective=np.zeros(1), p=nothing, p_adjusted=nothing
         )
     r, n = cross_correlation(x, y, lags)
-    effective: Floats = n.astype(np.float64) * (_worth(x, both, ratio.whitened_memory) / pairs)
+    effective: Floats = n.astype(np.float64) * (n_effective(x, both, ratio.whitened_memory) / pairs)
     return LagProfile(
         signal=signal,
         lags=np.arange(-lags, lags + 1) * ratio.axis.interval_steps,

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sentinel.judge.analysis.correlation.columns import ratios
 from sentinel.judge.events import Event
@@ -21,7 +22,7 @@ from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import fold
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.waiting_price import price_of_waiting
+from sentinel.plan.waiting import price_of_waiting
 from sentinel.sources.column_source import ColumnSource
 from sentinel.vocabulary.sample import RunStarted
 
@@ -77,9 +78,18 @@ class Past:
     def of_attempt(self, number: int) -> list[Readings]:
         return [r for r in self.stretches if r.attempt == number]
 
+    def curve(self, attempt: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """An attempt's steps, (n,), and what was read at each, (n,); nan where that was not measured."""
+        stretches = self.of_attempt(attempt)
+        steps = np.concatenate([np.zeros(0, np.int64), *(r.steps for r in stretches)])
+        return steps, joined(stretches, name)
+
     def descent_of(self, number: int) -> list[Readings]:
-        """The stretches that the attempt's weights descend from, its own included."""
-        return descent([r for r in self.stretches if r.attempt <= number])
+        """The stretches that the attempt's weights descend from, its own included: as the trainer has reported it, else
+        by their steps."""
+        known = self.history.attempts.get(number)
+        line = {one.number for one, _ in self.history.descent(known)} if known is not None else set()
+        return descent([r for r in self.stretches if (r.attempt in line if len(line) > 1 else r.attempt <= number)])
 
 
 def read_past(

@@ -1,4 +1,4 @@
-"""The plain coefficient as pairs come in: what scipy says of the same pairs, to 1e-9."""
+"""The plain coefficient: what scipy says of the same pairs, to 1e-9."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from sentinel.judge.analysis.correlation.streaming import StreamingPearson, p_values
+from sentinel.judge.analysis.correlation.table import correlations, p_values, pearson
 
 Columns = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -33,17 +33,12 @@ def known(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
 
 @settings(deadline=None)
 @given(columns())
-def test_streamed_it_is_what_scipy_says(given_columns: Columns) -> None:
+def test_it_is_what_scipy_says(given_columns: Columns) -> None:
     x, y = given_columns
     assume(known(x, y))
-    streamed = StreamingPearson()
-    for pair in zip(x.tolist(), y.tolist(), strict=True):
-        streamed.push(*pair)
-    expected = stats.pearsonr(x, y)
-    for pearson in (streamed, StreamingPearson.of(x, y)):
-        assert pearson.r == pytest.approx(expected.statistic, abs=1e-9)
-        assert pearson.n == len(x)
-    assert streamed.p_value == pytest.approx(expected.pvalue, rel=1e-5, abs=1e-6)  # at |r| = 1 its slope is infinite
+    expected, r = stats.pearsonr(x, y), pearson(x, y)
+    assert r == pytest.approx(expected.statistic, abs=1e-9)
+    assert float(p_values(r, len(x))) == pytest.approx(expected.pvalue, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e9])
@@ -52,31 +47,24 @@ def test_a_million_pairs_far_from_zero_lose_no_digits(offset: float) -> None:
     x = rng.standard_normal(10**6)
     y = 0.3 * x + rng.standard_normal(10**6)
     x, y = x + offset, y - offset
-    streamed = StreamingPearson()
-    for pair in zip(x.tolist(), y.tolist(), strict=True):
-        streamed.push(*pair)
-    assert streamed.r == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-9)
+    assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-9)
 
 
 def test_what_is_not_finite_is_left_out_and_counted() -> None:
     pairs = [(1.0, 2.0), (math.inf, 1.0), (2.0, math.nan), (3.0, 1.0), (4.0, 5.0)]
-    streamed = StreamingPearson()
-    for pair in pairs:
-        streamed.push(*pair)
-    whole = StreamingPearson.of(*map(list, zip(*pairs, strict=True)))
+    ratio, signal = map(list, zip(*pairs, strict=True))
+    found = correlations({"loss_ratio": ratio, "signal": signal}, range(5), always=())
     expected = stats.pearsonr([1.0, 3.0, 4.0], [2.0, 1.0, 5.0]).statistic
-    for pearson in (streamed, whole):
-        assert pearson.r == pytest.approx(expected, abs=1e-12)
-        assert pearson.left_out == 2
+    assert found.rows[0].pearson_r == pytest.approx(expected, abs=1e-12)
+    assert (found.rows[0].n, found.infinite_ratios) == (3, 1)
 
 
 def test_too_few_or_constant_pairs_have_no_coefficient() -> None:
-    pearson = StreamingPearson()
-    for _ in range(5):
-        assert math.isnan(pearson.r)
-        pearson.push(1e9 + 0.1, float(pearson.n))
-    assert math.isnan(pearson.r)
-    assert math.isnan(pearson.p_value)
+    for n in range(6):
+        r = pearson(np.full(n, 1e9 + 0.1), np.arange(float(n)))
+        assert math.isnan(r)
+        assert math.isnan(float(p_values(r, n)))
+    assert math.isnan(pearson(np.arange(2.0), np.arange(2.0)))
 
 
 @pytest.mark.parametrize("r", [0.0, 0.01, -0.3, 0.999, 1.0])

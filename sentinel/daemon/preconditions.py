@@ -6,13 +6,14 @@ import os
 import pwd
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
-from sentinel.act.file_activity import modified_unix_s
-from sentinel.act.neighbours import Launcher
+from sentinel.act.file_activity import Signs, modified_unix_s
+from sentinel.act.neighbours import Neighbours
 from sentinel.adapters.checkpoints import QUARANTINE, Claim
-from sentinel.adapters.journal import Beginning
+from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.witnesses import elsewhere, user_name
+from sentinel.config import Config
+from sentinel.vocabulary.sample import RunStarted
 
 
 class Fault(str):
@@ -21,43 +22,44 @@ class Fault(str):
     __slots__ = ()
 
 
-def faults(
-    *,
-    kind: Literal["local", "slurm", "elsewhere"],
-    user: str | None,
-    source: Literal["journal", "log", "prometheus"],
-    state_dir: Path,
-    checkpoints: Path,
-    launcher: Launcher,
-    newest: Beginning | None,
-    silent_s: float,
-    gone_after_s: float,
-) -> Iterator[str]:
-    """Why nothing may be stopped, moved or started from here, as sentences that say what would be right. `newest` is
-    the newest attempt, `silent_s` the age of its journal; `gone_after_s`: see Thresholds."""
-    if kind == "elsewhere":
-        return
+def faults_of(config: Config, near: Neighbours) -> list[str]:
+    """Why nothing may be stopped, moved or started from here, as sentences that say what would be right: account,
+    machine, or [launcher] user."""
+    return [] if config.launcher.kind == "elsewhere" else list(dict.fromkeys(_faults(config, near)))
+
+
+def _faults(config: Config, near: Neighbours) -> Iterator[str]:
+    launcher, state_dir, checkpoints = config.launcher, near.state_dir, config.run.checkpoints
     yield from _of_owners(state_dir, checkpoints)
     if (claimed := Claim(checkpoints, state_dir).problem()) is not None:
         yield Fault(claimed)
     quarantine = checkpoints / QUARANTINE
     if quarantine.exists() and quarantine.stat().st_dev != checkpoints.stat().st_dev:  # known before a race is run
         yield Fault(f"{quarantine} is on another filesystem than {checkpoints}: a rename can't get there")
-    if source == "journal":
+    if config.source.kind == "journal":
         yield from _of_state(state_dir, checkpoints)
-    started = [newest.started] if newest is not None else []
-    if kind == "slurm" and user is not None:
-        yield from _of_user(user)
-    if kind == "local" and newest is not None and not newest.finished and silent_s < gone_after_s:
-        attempt, host, job = newest.started.attempt, newest.started.host, newest.started.job_id
-        if (why := elsewhere(newest.started)) is not None:
-            yield Fault(
-                f"attempt {attempt} runs on {host}, and can't be seen: {why}; "
-                f"[launcher] kind = 'local' acts on this machine alone: run sentinel there"
-            )
-        elif job not in (None, _own_job()):
-            yield Fault(f"attempt {attempt} is Slurm's job {job}: [launcher] kind should be 'slurm'")
-    yield from (Fault(w.foreign) for w in launcher.look(started).writers if w.foreign)
+    if launcher.kind == "slurm" and launcher.user is not None:
+        yield from _of_user(launcher.user)
+    newest = last_beginning(state_dir)
+    if launcher.kind == "local" and newest is not None and not newest.finished:
+        yield from _of_machine(newest.started, Signs(state_dir, checkpoints), config.judge.gone_after_s)
+    seen = near.launcher.look([newest.started] if newest is not None else [])
+    yield from (Fault(w.foreign) for w in seen.writers if w.foreign)
+
+
+def _of_machine(started: RunStarted, files: Signs, gone_after_s: float) -> Iterator[str]:
+    """Of an attempt that has not ended and whose journal is not silent, by the clock of the journal's filesystem."""
+    signs = files.of_journals([started.attempt], sure_s=0.0)
+    if signs and signs[0].age_s >= gone_after_s:
+        return
+    attempt, job = started.attempt, started.job_id
+    if (why := elsewhere(started)) is not None:
+        yield Fault(
+            f"attempt {attempt} runs on {started.host}, and can't be seen: {why}; "
+            f"[launcher] kind = 'local' acts on this machine alone: run sentinel there"
+        )
+    elif job not in (None, _own_job()):
+        yield Fault(f"attempt {attempt} is Slurm's job {job}: [launcher] kind should be 'slurm'")
 
 
 def _own_job() -> str | None:
