@@ -7,15 +7,17 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
 from sentinel.bounded import LINE_BYTES, open_regular
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, checked, decode
+from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
+from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, decode
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +25,28 @@ _NAME = re.compile(r"\d{4,}\.jsonl")
 _CHUNK_BYTES = 1 << 20
 _END_BYTES = 1 << 18
 
-# A sample's line as `encode` writes it: nothing nested or escaped, and no number that Python thinks too long.
-_PLAIN_SAMPLE = re.compile(rb'\{"kind": "sample", "[^{}\[\]\\\x00-\x1f\x7f-\xff]{1,4000}\}')
-_decode_sample = msgspec.json.Decoder(Sample).decode
+_Number = float | Literal["nan", "inf", "-inf"]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_WHOLE)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=LATEST_UNIX_S)] | Literal["nan"]
+
+
+def _sample_line() -> type[Any]:
+    """A sample's line, in exactly the shape that `encode` gives it: field for field a Sample."""
+    kinds: dict[str, Any] = {"int": _Count, "float": _Number, "bool": bool}
+    columns: list[Any] = [("kind", Literal["sample"])]
+    for each in fields(Sample):
+        kind, _, optional = str(each.type).partition(" | ")
+        read = _Seconds if each.name == "time_unix_s" else kinds[kind]
+        default = () if each.default is MISSING else (each.default,)
+        columns.append((each.name, read | None if optional else read, *default))
+    return msgspec.defstruct("_SampleLine", columns, forbid_unknown_fields=True, gc=False)
+
+
+decode_sample = msgspec.json.Decoder(_sample_line()).decode
+"""A sample's line by the names of Sample's fields; many times faster than `decode`, and stricter."""
+
+NO_SAMPLE_LINE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+"""Raised by `decode_sample` for a line that is for `decode` itself."""
 
 
 class Beginning(NamedTuple):
@@ -152,9 +173,7 @@ def _lines(file: BinaryIO, *, within: bool = False) -> Iterator[tuple[int, bytes
 
 def decode_line(line: bytes) -> Record | None:
     """What `decode` says of the line; many times faster for a sample in which all is a number."""
-    if line.count(b'"kind"') == 1 and _PLAIN_SAMPLE.fullmatch(line):
-        try:
-            return checked(_decode_sample(line))
-        except (msgspec.MsgspecError, LineError):
-            pass  # "nan", or not right: decode knows
-    return decode(line.decode("utf-8", "replace"))
+    try:
+        return msgspec.convert(decode_sample(line), Sample, from_attributes=True)
+    except NO_SAMPLE_LINE:
+        return decode(line.decode("utf-8", "replace"))

@@ -7,15 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
 import numpy as np
 
-from sentinel.adapters.journal import journals_in
+from sentinel.adapters.journal import NO_SAMPLE_LINE, decode_sample, journals_in
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes, lines_of
@@ -23,29 +21,10 @@ from sentinel.sources.json_table import head_of_objects
 from sentinel.sources.row_merge import readings_of
 from sentinel.sources.table_rows import Rows, cells_of_values
 from sentinel.vocabulary.errors import ConfigError, LineError
-from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 from sentinel.vocabulary.sample import KINDS, Sample, decode
 
 _ATTEMPTS = "attempts"
 
-Number = float | Literal["nan", "inf", "-inf"]
-Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_WHOLE)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, lt=LATEST_UNIX_S)] | Literal["nan"]
-
-
-def _line_type() -> type[Any]:
-    """A sample's line: field for field a Sample."""
-    kinds: dict[str, Any] = {"int": Count, "float": Number, "bool": bool}
-    columns: list[Any] = [("kind", Literal["sample"])]
-    for each in fields(Sample):
-        kind, _, optional = str(each.type).partition(" | ")
-        read = Seconds if each.name == "time_unix_s" else kinds[kind]
-        default = () if each.default is MISSING else (each.default,)
-        columns.append((each.name, read | None if optional else read, *default))
-    return msgspec.defstruct("_Line", columns, forbid_unknown_fields=True, gc=False)
-
-
-_decode_line = msgspec.json.Decoder(_line_type()).decode
 _getters = {name: attrgetter(name) for name in ("global_step", "attempt", "skipped", *COLUMNS, *CARRIED)}
 
 
@@ -86,8 +65,8 @@ def _chunks(path: Path, prefix: str, tally: Tally) -> Iterator[Readings]:
             for line in lines:
                 number += 1
                 try:
-                    samples.append(_decode_line(line))  # type: ignore[arg-type]
-                except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+                    samples.append(decode_sample(line))  # type: ignore[arg-type]
+                except NO_SAMPLE_LINE:
                     sample = _slowly(line, number, prefix, tally)
                     if sample is not None:
                         samples.append(sample)

@@ -12,7 +12,7 @@ from sentinel.sources.column_names import meaning
 from sentinel.sources.line_text import number, time_of, whole
 from sentinel.sources.step_kinds import StepKinds
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import LARGEST_WHOLE, seconds_problem, whole_problem
+from sentinel.vocabulary.numbers import COUNT, seconds_problem
 
 FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 here"
 
@@ -123,8 +123,8 @@ def checked(event: Event) -> Event:
     else:
         counts = (getattr(event, "step", None),)
     for count in counts:
-        if type(count) is int and not 0 <= count <= LARGEST_WHOLE:
-            raise LineError(f"a count {whole_problem(count)}")
+        if type(count) is int and count not in COUNT:
+            raise LineError(f"a count should be {COUNT}, and is {'negative' if count < 0 else 'larger'}")
     return event
 
 

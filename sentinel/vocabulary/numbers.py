@@ -59,13 +59,6 @@ def to_number(value: Any, key: str) -> float | None:
     raise LineError(f'{key} should be a number, "nan", "inf", "-inf" or null, not {shown(value)}')
 
 
-def whole_problem(value: int) -> str | None:
-    """What is wrong with the number as a count, as the end of a sentence; None where nothing is."""
-    if 0 <= value <= LARGEST_WHOLE:
-        return None
-    return f"should be from 0 to 2^53, and is {'negative' if value < 0 else 'larger'}"
-
-
 def seconds_problem(value: float) -> str | None:
     """What is wrong with the number as a Unix time in seconds; None where nothing is. nan is "no clock"."""
     if math.isnan(value) or 0 <= value < LATEST_UNIX_S:
