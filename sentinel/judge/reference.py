@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,28 +13,18 @@ from sentinel.judge.readings import Readings
 
 class Reference:
     def __init__(self, name: str, points: Sequence[tuple[int, float]]) -> None:
-        self.name = name
-        self._steps = [step for step, _ in points]
-        self._losses = [loss for _, loss in points]
-
-    @property
-    def points(self) -> list[tuple[int, float]]:
-        return list(zip(self._steps, self._losses, strict=True))
+        self.name, self.points = name, list(points)
 
     @property
     def ends(self) -> tuple[int, int] | None:
-        return (self._steps[0], self._steps[-1]) if self._steps else None
+        return (self.points[0][0], self.points[-1][0]) if self.points else None
 
     def loss(self, step: int) -> float | None:
         """The reference's loss at the step, interpolated; None outside of what is known of it."""
-        at = bisect_right(self._steps, step)
-        if at == 0:
+        if self.ends is None or not self.ends[0] <= step <= self.ends[1]:
             return None
-        if at == len(self._steps):
-            return self._losses[-1] if step == self._steps[-1] else None
-        left, right = self._steps[at - 1], self._steps[at]
-        share = (step - left) / (right - left)
-        return self._losses[at - 1] + share * (self._losses[at] - self._losses[at - 1])
+        steps, losses = zip(*self.points, strict=True)
+        return float(np.interp(step, steps, losses))
 
 
 SAMPLES_PER_POINT = 64  # Samples whose mean is one point: a single loss is noise

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 _WORDY = re.compile(r"\s*([-+]?(?:\d[\d,]*)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([KMBGT])?(?:ms|s|%|it|GiB|GB|MB)?\s*")
@@ -100,19 +100,11 @@ def time_of(head: str) -> float:
         month, day, year = found[1], found[2], found[3]
     else:
         return math.nan
-    micros = int(found[7].ljust(6, "0")) if found[7] else 0
+    clock = f"{found[4]}:{found[5]}:{found[6]}.{found[7] or 0}{found[8] or 'Z'}"
     try:
-        clock = (int(found[4]), int(found[5]), int(found[6]), micros)
-        return datetime(int(year), int(month), int(day), *clock, tzinfo=_zone(found[8])).timestamp()
+        return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}").timestamp()
     except (ValueError, OverflowError):  # the 31st of February
         return math.nan
-
-
-def _zone(text: str | None) -> timezone:
-    if not text or text == "Z":
-        return UTC
-    minutes = int(text[1:3]) * 60 + int(text[-2:])
-    return timezone(timedelta(minutes=-minutes if text[0] == "-" else minutes))
 
 
 _TEXT_KEYS = ("log", "message", "msg", "textPayload", "MESSAGE", "line", "text")

@@ -53,7 +53,8 @@ class TakenNames:
         return found | {name: "(counted)" for name, words in found.items() if not words}
 
     def _count(self, reading: Reading) -> None:
-        numbers = [(number(m[0].replace(",", "")), m, line) for line in self._lines for m in _DIGITS.finditer(line)]
+        digits = ((m, line) for line in self._lines for m in _DIGITS.finditer(line))
+        numbers = [(found, m, line) for m, line in digits if (found := number(m[0].replace(",", ""))) is not None]
         values = {"loss": reading.loss, "lr": reading.fields.get("lr"), "grad_norm": reading.fields.get("grad_norm")}
         for name, value in {"step": float(reading.step), **values}.items():
             if value is None or not math.isfinite(value):
@@ -61,14 +62,10 @@ class TakenNames:
             wanted = {"step": (value, value - 1), "loss": (value, value / math.log(2))}.get(name, (value,))
             words: list[str] = []
             for want in wanted:
-                words = [_before(m, line) for found, m, line in numbers if found is not None and _equal(found, want)]
+                words = [_before(m, line) for found, m, line in numbers if math.isclose(found, want)]
                 if words:
                     break
             self._words[name].update(dict.fromkeys(words or [""], 1))  # of two words as frequent the first one met
-
-
-def _equal(found: float, wanted: float) -> bool:
-    return math.isclose(found, wanted, rel_tol=1e-9)
 
 
 def _before(found: re.Match[str], line: str) -> str:

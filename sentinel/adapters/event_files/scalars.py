@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import BinaryIO
+from dataclasses import replace
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ _TYPES = {1: "f", 2: "d", 3: "i", 9: "q"}  # TensorFlow's number of a scalar's t
 _PACKED = {"f": 5, "d": 6}  # the field that holds numbers of the type where no bytes are given
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scalars:
+class Scalars(NamedTuple):
     """Scalars in the order of the file, one entry for each."""
 
     tags: NDArray[np.int64]  # numbers into ScalarFile.tags
@@ -89,14 +88,10 @@ class ScalarFile:
         if plain.all():
             return found
         rows = self._walked(stretch, numbers, np.flatnonzero(~plain))
-        others, tags, steps, times, values = zip(*rows, strict=True) if rows else ((),) * 5
+        others, *walked_ones = zip(*rows, strict=True) if rows else ((),) * 5
         order = np.argsort(np.concatenate([places, np.array(others, np.int64)]), kind="stable")
-        return Scalars(
-            tags=np.concatenate([found.tags, np.array(tags, np.int64)])[order],
-            steps=np.concatenate([found.steps, np.array(steps, np.int64)])[order],
-            times_unix_s=np.concatenate([found.times_unix_s, np.array(times, np.float64)])[order],
-            values=np.concatenate([found.values, np.array(values, np.float64)])[order],
-        )
+        columns = zip(found, walked_ones, strict=True)
+        return Scalars(*(np.concatenate([plain, np.array(rest, plain.dtype)])[order] for plain, rest in columns))
 
     def _walked(
         self, stretch: Stretch, numbers: NDArray[np.int64], places: NDArray[np.int64]
