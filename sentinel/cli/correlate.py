@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.daemon.sources import source_of_run
 from sentinel.judge.analysis.correlation.columns import columns_of, layer_columns
 from sentinel.judge.analysis.correlation.table import Correlation, Correlations, correlations
-from sentinel.judge.analysis.first_mover import FirstMoved, first_moved_of_readings
+from sentinel.judge.analysis.first_mover import Departure, FirstMoved, first_moved_of_readings
 from sentinel.judge.readings import Readings
 from sentinel.reports.past import Past, read_past
 from sentinel.sources.opening import open_sources
@@ -64,7 +64,6 @@ def correlate(
     if layers and (paths or incident is not None or around is not None):
         raise ConfigError("--layers needs a run: pass no path, --incident or --around with it")
     check_picture(plot)
-    options = _Options(attempt=attempt, every_lag=lags, layers=layers, window_steps=window, plot=plot, as_json=as_json)
     if paths:
         columns = parsed_columns(column)
         series = [(str(source.path), source) for path in paths for source in open_sources(path, columns)]
@@ -73,27 +72,23 @@ def correlate(
         series = [(config.run.name, source_of_run(config))]
         if incident is not None:
             around, attempt = _onset_of(config, incident)
-            options = replace(options, attempt=attempt)
     if len(series) > 1 and around is None and plot is not None:
         raise ConfigError(f"one picture shows one series, and there are {len(series)}")
     rows: list[dict[str, Any]] = []
+    found: Sequence[Correlation | Departure]
     for name, source in series:
-        past, of = read_past(source, ()), name if len(series) > 1 else None
-        found = _correlated(name, past, options) if around is None else _moved_first(of, past, around, options)
-        rows += [{"path": name} | row for row in found] if of else found
+        past, of = read_past(source, ()), {"path": name} if len(series) > 1 else {}
+        if around is None:
+            found = _correlated(name, past, attempt, plot, every_lag=lags, layers=layers, as_json=as_json)
+        else:
+            moved = _moved_first(past, attempt, around, window)
+            if not as_json:
+                Console().print(_departures(f"step {around} of {name}" if of else f"step {around}", moved))
+            found = moved.departures
+        rows += [of | asdict(row) for row in found]
     if as_json:
         print_json(rows)
     return 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    attempt: int | None
-    every_lag: bool
-    layers: bool
-    window_steps: int
-    plot: Path | None
-    as_json: bool
 
 
 def _onset_of(config: Config, name: str) -> tuple[int, int]:
@@ -111,43 +106,43 @@ def _line_of(past: Past, attempt: int) -> list[Readings]:
     return past.descent_of(attempt)
 
 
-def _moved_first(name: str | None, past: Past, onset: int, options: _Options) -> list[dict[str, Any]]:
+def _moved_first(past: Past, attempt: int | None, onset: int, window_steps: int) -> FirstMoved:
     """Which signals moved before the onset, on the line of descent of the attempt, or of the newest."""
-    newest = max((readings.attempt for readings in past.stretches), default=0)
-    attempt = newest if options.attempt is None else options.attempt
+    if attempt is None:
+        attempt = max((readings.attempt for readings in past.stretches), default=0)
     line = _line_of(past, attempt)
     if not any((readings.steps == onset).any() for readings in line):
         raise ConfigError(f"attempt {attempt} and those it descends from have no step {onset}")
-    moved = first_moved_of_readings(line, onset_step=onset, window_steps=options.window_steps)
-    return _departures(f"step {onset} of {name}" if name else f"step {onset}", moved, as_json=options.as_json)
+    return first_moved_of_readings(line, onset_step=onset, window_steps=window_steps)
 
 
-def _correlated(name: str, past: Past, options: _Options) -> list[dict[str, Any]]:
+def _correlated(
+    name: str, past: Past, attempt: int | None, plot: Path | None, *, every_lag: bool, layers: bool, as_json: bool
+) -> Sequence[Correlation]:
     """The rows of one series; drawn and printed as well, unless JSON is wanted."""
-    stretches = past.stretches if options.attempt is None else _line_of(past, options.attempt)
+    stretches = past.stretches if attempt is None else _line_of(past, attempt)
     columns, steps = columns_of(stretches)
-    if options.layers:
-        measured = [one for attempt in past.history.attempts.values() for one in attempt.layers]
+    if layers:
+        measured = [one for known in past.history.attempts.values() for one in known.layers]
         if not measured:
             raise ConfigError(f"{name}: no layer was measured; the hook does it every interval_steps")
         columns = {**columns, **layer_columns(stretches, measured)}
     found = correlations(columns, steps)
-    if options.plot is not None:
+    if plot is not None:
         from sentinel.reports.pictures import draw_correlation
 
-        attempt = options.attempt
         which = "all attempts" if attempt is None else f"attempt {attempt} and those it descends from"
         title = f"{name}: correlation with the loss ratio  ·  {which}"
-        draw_correlation(found, columns, steps, title=title, path=options.plot)
-        typer.echo(f"wrote {options.plot}", err=options.as_json)
-    rows = [row for row in found.rows if row.method == "plain"] if options.every_lag else list(found.rows)
-    if options.every_lag:
-        rows += [row for profile in found.profiles for row in profile.rows]
-    if not options.as_json:
+        draw_correlation(found, columns, steps, title=title, path=plot)
+        typer.echo(f"wrote {plot}", err=as_json)
+    rows = found.rows
+    if every_lag:
+        rows = (*(r for r in rows if r.method == "plain"), *(r for profile in found.profiles for r in profile.rows))
+    if not as_json:
         Console().print(correlation_table(found, rows, name))
     elif found.infinite_ratios:
         typer.echo(f"{name}: {found.infinite_ratios} steps with an infinite ratio left out", err=True)
-    return [asdict(row) for row in rows]
+    return rows
 
 
 def correlation_table(found: Correlations, rows: Sequence[Correlation], name: str) -> Table:
@@ -173,15 +168,12 @@ def _cells(row: Correlation) -> tuple[str, ...]:
     return row.signal, row.method, lag, r, p, str(row.n), f"{row.n_effective:.0f}", adjusted
 
 
-def _departures(where: str, found: FirstMoved, *, as_json: bool) -> list[dict[str, Any]]:
-    if not as_json:
-        caption = f"inside their noise band: {', '.join(found.stayed) or 'none'}"
-        caption += f"; too few readings: {', '.join(found.unjudged)}" if found.unjudged else ""
-        heads = ("", "signal", "first step", "steps before", "deviations")
-        rows = [
-            (str(rank), d.signal, str(d.first_step), str(d.steps_before_onset), f"{d.deviations:+.1f}")
-            for rank, d in enumerate(found.departures, 1)
-        ]
-        title = f"What moved first before {where}"
-        Console().print(table(title, heads, rows, left=("signal",), caption=caption))
-    return [asdict(departure) for departure in found.departures]
+def _departures(where: str, found: FirstMoved) -> Table:
+    caption = f"inside their noise band: {', '.join(found.stayed) or 'none'}"
+    caption += f"; too few readings: {', '.join(found.unjudged)}" if found.unjudged else ""
+    heads = ("", "signal", "first step", "steps before", "deviations")
+    rows = [
+        (str(rank), d.signal, str(d.first_step), str(d.steps_before_onset), f"{d.deviations:+.1f}")
+        for rank, d in enumerate(found.departures, 1)
+    ]
+    return table(f"What moved first before {where}", heads, rows, left=("signal",), caption=caption)
