@@ -196,7 +196,7 @@ class Told:
     given: int = field(default=0, init=False)
     unreadable: int = 0
 
-    def poll(self) -> list[Record]:
+    def new(self) -> list[Record]:
         new = []
         while self.given < len(self.records):
             record = self.records[self.given]

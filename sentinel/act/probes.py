@@ -62,7 +62,7 @@ class ProbeJob:
 
     def read(self) -> bool:
         """Whether anything new was reported."""
-        records = self.source.poll()
+        records = list(self.source.new())
         for record in records:
             self.history.push(record)
         return bool(records)

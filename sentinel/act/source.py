@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -18,20 +18,12 @@ class Source(Protocol):
     def unreadable(self) -> int:
         """Lines or scrapes that could not be taken, so far."""
 
-    def poll(self) -> list[Record]:
-        """What is new since the last poll. OSError when it can't be read, ScrapeError when nobody answers."""
+    def new(self) -> Iterable[Record]:
+        """What is new since the last call. OSError when it can't be read, ScrapeError when nobody answers."""
 
 
 @runtime_checkable
-class StreamedSource(Protocol):
-    """A source of which not all that is new has to be in memory at once."""
-
-    def new(self) -> Iterator[Record]:
-        """What a poll gives, one record at a time."""
-
-
-@runtime_checkable
-class RereadSource(StreamedSource, Protocol):
+class RereadSource(Source, Protocol):
     """A source whose samples need not be kept, since it tells them again."""
 
     def again(self, attempt: int) -> Iterator[Sample]:
@@ -39,9 +31,9 @@ class RereadSource(StreamedSource, Protocol):
 
 
 def read_all(source: Source) -> Iterator[Record]:
-    """All that is there now: a source may hold its newest step until a poll finds nothing new."""
-    yield from source.poll()
-    yield from source.poll()
+    """All that is there now: a source may hold its newest step until it has nothing new."""
+    yield from source.new()
+    yield from source.new()
 
 
 _BLOCK_SAMPLES = 256
@@ -69,14 +61,9 @@ class SampleCache:
         """Of the source."""
         return self._source.unreadable
 
-    def poll(self) -> list[Record]:
-        """What is new. What the source raises."""
-        return list(self.new())
-
     def new(self) -> Iterator[Record]:
-        """The same, one record at a time where the source can."""
-        source = self._source
-        for record in source.new() if isinstance(source, StreamedSource) else source.poll():
+        """What is new. What the source raises."""
+        for record in self._source.new():
             if isinstance(record, Sample):
                 self._keep(record)
             yield record

@@ -68,7 +68,7 @@ def replay(
         for source in open_sources(path, columns)
     ]
     if as_json:
-        print_json([_document(each) | (_explained(each.source) if explain else {}) for each in replayed])
+        print_json([_document(each, explain=explain) for each in replayed])
     else:
         for each in replayed:
             _show(each, explain=explain)
@@ -111,8 +111,9 @@ def _replay(
     )
 
 
-def _document(replayed: _Replayed) -> dict[str, Any]:
+def _document(replayed: _Replayed, *, explain: bool) -> dict[str, Any]:
     source, verdict = replayed.source, replayed.verdict
+    explained = {"names": dict(source.names), "counts": source.counts} if explain else {}
     return {
         "path": str(source.path),
         **fields_of(source, "format", "samples"),
@@ -127,12 +128,8 @@ def _document(replayed: _Replayed) -> dict[str, Any]:
             | fields_of(event, "led_by", "led_by_steps", "reason")
             for event, to in replayed.events
         ],
+        **explained,
     }
-
-
-def _explained(source: ColumnSource) -> dict[str, Any]:
-    """Part of a JSON document: what was read from which names, and how many lines were what."""
-    return {"names": dict(source.names), "counts": source.counts}
 
 
 def _show_names(source: ColumnSource) -> None:

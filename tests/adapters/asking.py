@@ -76,9 +76,9 @@ class Asking:
         for self._now in moments:
             for name, other in self._others.items():
                 try:
-                    other.poll()
+                    other.new()
                     self.said_last[name] = None
                 except ScrapeError as error:
                     self.said_last[name] = error
-            records += self.source.poll()
+            records += self.source.new()
         return records

@@ -88,7 +88,7 @@ def polled_to(source: ScrapedRun, step: int) -> list[Record]:
 
     def there() -> bool:
         try:
-            records.extend(source.poll())
+            records.extend(source.new())
         except ScrapeError:  # it is only beginning
             return False
         return any(getattr(record, "global_step", 0) >= step for record in records)
@@ -154,7 +154,7 @@ def test_a_prometheus_that_was_away_is_waited_for_and_a_restart_is_a_new_attempt
         trainer.steps(made[:200])
         records += polled_to(source, 200)
     with pytest.raises(ScrapeError, match=r"Prometheus at 127\.0\.0\.1 can't be asked: .*refused"):
-        source.poll()
+        source.new()
     trainer.unseen_steps(made[200:300])
     with server.running():
         records += polled_to(source, 300)
@@ -163,7 +163,7 @@ def test_a_prometheus_that_was_away_is_waited_for_and_a_restart_is_a_new_attempt
         again.steps([replace(sample, attempt=2) for sample in made[280:330]])
         records += polled_to(source, 330)
         again.close()
-        assert [*server.source().poll()] == records  # whoever begins now reads the same
+        assert [*server.source().new()] == records  # whoever begins now reads the same
     across = next(sample for sample in seen(records) if sample.global_step == 300)
     assert (across.unseen_steps, across.unseen_nonfinite) == (99, 1)
     assert [(r.attempt, r.run, r.resumed_from) for r in records if isinstance(r, RunStarted)] == [
@@ -369,7 +369,7 @@ def test_a_poll_ends_while_prometheus_is_slow_and_the_next_goes_on(diverging: li
     records, asked = [], []
     while stored.asked not in asked[-1:] and len(asked) < 20:
         asked.append(stored.asked)
-        records += source.poll()
+        records += source.new()
         assert stored.asked - asked[-1] <= 2
     assert records == folded(stored.of("small"))
 

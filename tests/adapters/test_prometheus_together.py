@@ -47,7 +47,7 @@ def test_a_fleet_whose_turns_are_spread_asks_a_few_times_for_all() -> None:
             stored.asked_for.clear()
         for i, name in enumerate(order):
             now = 5.0 * (turn + i / len(order))
-            records[name] += sources[name].poll()
+            records[name] += sources[name].new()
     alone = len([runs for runs in stored.asked_for if len(runs) == 1])
     assert alone <= len(MANY)  # each goes back once a minute for what came late
     assert len(stored.asked_for) - alone < 12 * 10  # twelve times each second of five, and again after one went alone
@@ -93,7 +93,7 @@ def test_whichever_thread_a_runs_turn_is_in_it_is_told_each_scrape_once() -> Non
     records: dict[str, list[Record]] = {name: [] for name in names}
     with ThreadPoolExecutor(6) as pool:
         for clock[0] in [float(at) for at in range(100, 320, 5)]:
-            for name, found in zip(names, pool.map(lambda n: sources[n].poll(), names), strict=True):
+            for name, found in zip(names, pool.map(lambda n: sources[n].new(), names), strict=True):
                 records[name] += found
     assert all(seen(found) == seen(folded(SCRAPES)) for found in records.values())
 
@@ -121,16 +121,16 @@ def test_while_one_run_waits_for_a_prometheus_that_is_known_to_be_away_the_other
     stored.away = True
     stored.go.set()
     with pytest.raises(ScrapeError):
-        first.poll()
+        first.new()
     stored.go.clear()
     stored.waits.clear()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(first.poll)
+        waiting = pool.submit(first.new)
         assert stored.waits.wait(120)
         asked = stored.asked
         for other in others:
             with pytest.raises(ScrapeError, match="no answer"):
-                other.poll()
+                other.new()
         assert stored.asked == asked
         stored.go.set()
         assert isinstance(waiting.exception(120), ScrapeError)
@@ -198,7 +198,7 @@ def test_runs_with_any_names_are_told_apart_by_a_real_prometheus(
                 collector.push(replace(SAMPLES[step % 300], global_step=step, loss=float(i)))
             for name, source in sources.items():
                 try:
-                    losses[name] |= {sample.loss for sample in seen(source.poll())}
+                    losses[name] |= {sample.loss for sample in seen(source.new())}
                 except ScrapeError:  # it is only beginning
                     continue
             return step > 50 and all(losses.values())
@@ -228,7 +228,7 @@ def test_one_daemon_tells_which_of_the_runs_of_one_prometheus_has_diverged(
         def is_told(step: int) -> bool:
             nonlocal seen_to
             with suppress(ScrapeError):  # it is only beginning
-                seen_to = max([seen_to, *(sample.global_step for sample in seen(source.poll()))])
+                seen_to = max([seen_to, *(sample.global_step for sample in seen(source.new()))])
             return seen_to >= step
 
         for last in range(25, 276, 25):  # so many from one scrape to the next, however long that is

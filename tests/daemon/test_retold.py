@@ -23,7 +23,7 @@ class Pieces:
     def __init__(self, *pieces: list[Record]) -> None:
         self._pieces = list(pieces)
 
-    def poll(self) -> list[Record]:
+    def new(self) -> list[Record]:
         return self._pieces.pop(0) if self._pieces else []
 
 
@@ -80,7 +80,7 @@ def test_a_kept_sample_takes_a_hundred_bytes_at_most() -> None:
     tracemalloc.start()
     try:
         source = SampleCache(Pieces([sample(s) for s in range(1, 20_001)]))
-        source.poll()
+        list(source.new())
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

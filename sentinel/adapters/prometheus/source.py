@@ -77,7 +77,7 @@ class ScrapedRun:
         """Scrapes that were passed over, so far: their step was before one that was seen already."""
         return self._steps.gone_back
 
-    def poll(self) -> list[Record]:
+    def new(self) -> list[Record]:
         """What is new. ScrapeError while Prometheus can't be asked; what was got until then comes with the next."""
         now = self._runs.now()
         self._member.turn(self._runs.monotonic())
@@ -93,9 +93,6 @@ class ScrapedRun:
                 first, _ = self._given.get(record.attempt, (record.time_unix_s, 0.0))
                 self._given[record.attempt] = (first, record.time_unix_s)
         return records
-
-    def new(self) -> Iterator[Record]:
-        yield from self.poll()
 
     def again(self, attempt: int) -> Iterator[Sample]:
         """The attempt's samples that it has given, as far as `lookback_s` goes back from the newest, asked for anew.

@@ -68,7 +68,7 @@ class Feed:
     def look(self) -> None:
         """Reads what is new. What can't be read now is tried again at the next look."""
         try:
-            records = self._source.poll()
+            records = list(self._source.new())
         except (OSError, SentinelError) as error:
             log.warning("the readings can't be read now: %s", error)
             records = []
