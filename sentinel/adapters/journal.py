@@ -42,11 +42,10 @@ def _sample_line() -> type[Any]:
     return msgspec.defstruct("_SampleLine", columns, forbid_unknown_fields=True, gc=False)
 
 
+# A sample's line by the names of Sample's fields; many times faster than `decode`, and stricter.
 decode_sample = msgspec.json.Decoder(_sample_line()).decode
-"""A sample's line by the names of Sample's fields; many times faster than `decode`, and stricter."""
-
+# Raised by `decode_sample` for a line that is for `decode` itself.
 NO_SAMPLE_LINE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
-"""Raised by `decode_sample` for a line that is for `decode` itself."""
 
 
 class Beginning(NamedTuple):

@@ -38,30 +38,22 @@ _LADDER_WITH_LAYERNORMS = (
 class Recipe:
     """What decides whether the demo's run diverges, beside its seed."""
 
-    lr: float
-    """Peak learning rate."""
-
-    lr_warmup: int
-    """Steps."""
-
+    lr: float  # peak learning rate
+    lr_warmup: int  # steps
     steps: int
 
     global_batch: int = 16
 
-    margin_steps: int = 10
-    """From the onset back to the target."""
-
+    margin_steps: int = 10  # from the onset back to the target
+    # In the blocks. With them the model diverges on the made-up language alone, at half the length.
     layernorms: bool = False
-    """In the blocks. With them the model diverges on the made-up language alone, at half the length."""
-
-    rungs: tuple[Rung, ...] = _LADDER
-    """Of its ladder."""
+    rungs: tuple[Rung, ...] = _LADDER  # of its ladder
 
 
+# Eight times the LR at which this model trains well. It diverges before the LR is at its peak, whatever the vector
+# instructions of the CPU: benchmarks/demo_divergence.py counts seeds.
 WITHOUT_LAYERNORMS = Recipe(lr=3e-2, lr_warmup=60, steps=240)
-"""Eight times the LR at which this model trains well. It diverges before the LR is at its peak, whatever the vector
-instructions of the CPU: benchmarks/demo_divergence.py counts seeds."""
-
+# The model of docs/STABILITY.md whose attention logits grow, as large ones do.
 WITH_LAYERNORMS = Recipe(
     lr=0.13,
     lr_warmup=520,
@@ -71,8 +63,6 @@ WITH_LAYERNORMS = Recipe(
     layernorms=True,
     rungs=_LADDER_WITH_LAYERNORMS,
 )
-"""The model of docs/STABILITY.md whose attention logits grow, as large ones do."""
-
 STEPS = WITHOUT_LAYERNORMS.steps
 
 

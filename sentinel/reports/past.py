@@ -35,18 +35,13 @@ class PageSettings:
     thresholds: Thresholds
     planned: tuple[int, ...] = ()  # steps of planned changes
     references: tuple[Reference, ...] = ()
+    # Position in the data order (consumed_samples before it) to the sample's text; None where they are not known.
     texts: Mapping[int, str] | None = None
-    """Position in the data order (consumed_samples before it) to the sample's text; None where they are not known."""
-
+    # A rollback's id to how it changed the job script, as a diff.
     scripts: Mapping[str, str] = field(default_factory=dict)
-    """A rollback's id to how it changed the job script, as a diff."""
-
     policy: Policy = field(default_factory=Policy)
-    bisects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Incident to the report of its bisect."""
-
-    run_option: str = "--run NAME"
-    """How the run is named on the command line, for the commands that the page shows."""
+    bisects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # incident to the report of its bisect
+    run_option: str = "--run NAME"  # how the run is named on the command line, for the commands that the page shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +58,8 @@ class Branch:
 class Past:
     """All that a run has left behind, in the order in which it was made."""
 
-    stretches: tuple[Readings, ...]
-    """Each of one attempt; with a loss ratio, counted anew where the source has none."""
-
-    history: History
-    """The attempts with all that is no sample: starts, layers, validations, checkpoints, ends."""
-
+    stretches: tuple[Readings, ...]  # each of one attempt; with a loss ratio, counted anew where the source has none
+    history: History  # the attempts with all that is no sample: starts, layers, validations, checkpoints, ends
     events: tuple[Mapping[str, Any], ...]  # the incident log
     incidents: tuple[Incident, ...]
     branches: tuple[Branch, ...]

@@ -17,11 +17,8 @@ _LITERAL = 15  # characters that a sentence has to share with a row: "… can't 
 class Refusal:
     """One row of the table."""
 
-    says: tuple[str, ...]
-    """The sentences of the code, with `…` for what varies."""
-
-    do: str
-    """Its cause and what to do, as Markdown with links relative to docs/."""
+    says: tuple[str, ...]  # the sentences of the code, with `…` for what varies
+    do: str  # its cause and what to do, as Markdown with links relative to docs/
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,9 +51,8 @@ _SHOWN = 300
 class _Header:
     names: list[str]  # the columns; of two with the same name the second is given one of its own
     delimiter: str
+    # Whether cells may be quoted. Where none is, a stray quotation mark does not swallow the lines after it.
     quoted: bool
-    """Whether cells may be quoted. Where none is, a stray quotation mark does not swallow the lines after it."""
-
     split: str  # the column that names the split of a row, such as `train` and `val`; empty where there is none
     end: int  # bytes of the file that lie before the first row; `lines` are their lines
     lines: int

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.vocabulary.errors import ConfigError
 
+# Fields that a column may be; the left side of `--column loss=train/loss`.
 FIELDS = ("step", *COLUMNS, *CARRIED, "skipped", "validation_loss", "rank", "attempt")
-"""Fields that a column may be; the left side of `--column loss=train/loss`."""
-
 SPLITS = ("split", "mode", "phase", "stage", "subset")  # columns that name the split of a row: `train`, `val`
 
 _VALIDATES = frozenset({"val", "valid", "validation", "validate", "eval", "evaluation", "evaluate", "dev"})
 _ELSEWHERE = frozenset({"test", "testing", "predict", "inference"})
+# Field to its names, the preferred one first. Of the steps wandb's `_step` is the last: it counts wandb's calls.
 _KNOWN = {
     "step": "global_step train/global_step trainer/global_step step iteration iter train/step train/iteration "
     "train/iter steps iterations num_updates train_inner/num_updates current_steps global_step/max_steps "
@@ -67,9 +67,8 @@ _KNOWN = {
     "rank": "rank global_rank process_index",
     "attempt": "attempt",
 }
-"""Field to its names, the preferred one first. Of the steps wandb's `_step` is the last: it counts wandb's calls."""
-
 _FIRST_IN_LINES = {"loss": "lm_loss lm_loss_training reduced_train_loss"}  # before a sum with auxiliary losses
+# The same for what only lines of logs are known to mean by these names.
 _LAST_IN_LINES = {
     "step": "update batch",
     "loss": "global_avg_loss step_loss train_lm_loss average_loss language_model_loss loss/train/ce_loss crossentropy "
@@ -85,8 +84,6 @@ _LAST_IN_LINES = {
     "consumed_tokens": "tokens train/tokens num_tokens time/token",
     "nan_iterations": "number_of_nan_iterations",
 }
-"""The same for what only lines of logs are known to mean by these names."""
-
 _MEANINGS = {
     name: (ours, rank)
     for ours in [*_KNOWN, "nan_iterations"]
@@ -171,6 +168,7 @@ def _check_no_rl(names: Iterable[str], where: str) -> None:
 
 
 _VALUED = r"['\"]?\s*[:=| ]\s*['\"\[(]{0,2}[-+]?(?:\.?\d|nan|inf)"
+# What logs of reinforcement learning have beside a loss. The rewards of DPO are those of its pairs.
 _OF_RL = {
     "a policy loss": re.compile(rf"(?:policy|pg|act(?:or)?|surrogate)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
     "a value loss": re.compile(rf"(?:value|vf|cri(?:tic)?)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
@@ -179,7 +177,6 @@ _OF_RL = {
     ),
     "a KL": re.compile(rf"(?<![a-z])kl(?:[_/ ][\w/]{{0,40}})?{_VALUED}", re.IGNORECASE),
 }
-"""What logs of reinforcement learning have beside a loss. The rewards of DPO are those of its pairs."""
 
 
 def signs_of_rl(text: str) -> frozenset[str]:

@@ -18,28 +18,21 @@ _OTHERS = 100_000  # records beside the samples that are kept: ten million rows 
 class Tally:
     """What is counted while a source is read."""
 
+    # Fields of a sample that are given: the judge's COLUMNS, and of CARRIED what is named before iterating.
     fields: tuple[str, ...] = COLUMNS
-    """Fields of a sample that are given: the judge's COLUMNS, and of CARRIED what is named before iterating."""
-
     samples: int = 0
     unreadable: int = 0  # lines, rows or records that could not be read, so far
+    # The first of them: number of the line (from 1), and why.
     first_unreadable: list[tuple[int, str]] = field(default_factory=list)
-    """The first of them: number of the line (from 1), and why."""
-
+    # Records that are not samples, so far: validations, checkpoints, starts and ends.
     others: list[Record] = field(default_factory=list)
-    """Records that are not samples, so far: validations, checkpoints, starts and ends."""
-
     notes: list[str] = field(default_factory=list)  # what a person should know of how the source was read, as sentences
     others_left_out: int = 0
 
-    explains: bool = False
-    """Whether `names` are looked for in lines of text; set before iterating."""
-
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Field to the column, key or words that it was read from."""
-
+    explains: bool = False  # whether `names` are looked for in lines of text; set before iterating
+    names: Mapping[str, str] = field(default_factory=dict)  # field to the column, key or words that it was read from
+    # How many lines or rows were what: steps, evaluations, repeated, left_out, unreadable, other.
     counts: dict[str, int] = field(default_factory=dict)
-    """How many lines or rows were what: steps, evaluations, repeated, left_out, unreadable, other."""
 
     @property
     def shows_more(self) -> bool:

@@ -65,8 +65,8 @@ def lines_of(file: Bytes) -> Iterator[list[bytes | None]]:
 
 
 _LONGEST_LINE = 1 << 20  # bytes of a log line that are kept; the rest of it is dropped
+# Byte order marks of Windows' editors and shells; the zeros of UTF-16 are dropped later.
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
-"""Byte order marks of Windows' editors and shells; the zeros of UTF-16 are dropped later."""
 
 
 class LineSplitter:

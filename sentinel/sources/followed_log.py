@@ -24,9 +24,8 @@ from sentinel.vocabulary.sample import Record
 
 log = logging.getLogger(__name__)
 
+# Lines that are kept while no format is recognised; then the oldest are let go.
 _MOST_UNDECIDED, _MOST_UNDECIDED_CHARACTERS = 100_000, 1 << 24
-"""Lines that are kept while no format is recognised; then the oldest are let go."""
-
 _CHUNK_BYTES = 1 << 18
 _MARK_BYTES = 256  # the beginning of the file, by which a file that was cut and has grown past where we were is known
 

@@ -105,8 +105,8 @@ class Generic(Decoder):
         self._columns: dict[str, re.Pattern[str]] = {}
         self._loss = ""  # the name of the loss that is asked for
         self._looks = 0
+        # What a progress bar showed last. It is drawn anew for a step first with the loss of the one before.
         self._bar: Reading | None = None
-        """What a progress bar showed last. It is drawn anew for a step first with the loss of the one before."""
 
     def ask(self, columns: Mapping[str, str]) -> None:
         self._columns = {ours: _named(theirs, _COUNT if ours == "step" else VALUE) for ours, theirs in columns.items()}

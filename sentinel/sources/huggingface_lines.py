@@ -12,12 +12,11 @@ from sentinel.sources.line_events import Decoder, Evaluated, Event, ProgramEnded
 from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.vocabulary.errors import LineError
 
+# Newer versions write the numbers as texts; numpy's and torch's show what they are.
 _PYTHON_PAIR = re.compile(
     r"""['"]([\w/ .-]{1,80})['"]\s*:\s*"""
     r"""(?:(?:np\.|numpy\.|torch\.)?(?:float(?:16|32|64)|tensor)\()?['"]?([^\s'",}{)]+)"""
 )
-"""Newer versions write the numbers as texts; numpy's and torch's show what they are."""
-
 # transformers 5, and 4: `Continuing training from global step 10`.
 _RESUMED = re.compile(
     r"\b(?:Resuming training from checkpoint with epoch \d+ and|Continuing training from) global step (\d{1,15})"

@@ -42,18 +42,15 @@ class LinePattern:
     """
 
     contains: tuple[str, ...] = ()  # words that each line of readings has; other lines may be about checkpoints
+    # One pair of name and value; all pairs after the step are read, by the names in `column_names`.
     pairs: re.Pattern[str] | None = None
-    """One pair of name and value; all pairs after the step are read, by the names in `column_names`."""
-
     bars: bool = False  # whether the fields follow the step between bars, as in Megatron's lines
     validation: re.Pattern[str] | None = None  # a line with a validation loss (group `loss`) of the step before it
+    # Matches the text before the step where the loss is a validation loss.
     validation_head: re.Pattern[str] | None = None
-    """Matches the text before the step where the loss is a validation loss."""
-
     starts_at: re.Pattern[str] | None = None  # a line with the step at which training starts (group 1)
+    # Words of which a line about checkpoints has one; empty where such lines are not read.
     checkpoint_words: tuple[str, ...] = ("heckpoint", "esum")
-    """Words of which a line about checkpoints has one; empty where such lines are not read."""
-
     note: str = ""  # what a reader of the numbers has to know; a sentence, or empty
 
 
@@ -73,14 +70,11 @@ class LineFormat:
 
     name: str  # as users write it in the configuration
     sample: str  # step 7 with a loss of 2.5, in the trainer's form
+    # How it is written, as a pattern; a decoder class where a pattern cannot describe it.
     reads: LinePattern | BlockPattern | type[Decoder]
-    """How it is written, as a pattern; a decoder class where a pattern cannot describe it."""
-
-    traps: str = ""
-    """What a reader of the numbers would not expect, for docs/LOG_FORMATS.md."""
-
+    traps: str = ""  # what a reader of the numbers would not expect, for docs/LOG_FORMATS.md
+    # Whether one process writes the lines: the same step again, with another loss, is then a restart.
     one_writer: bool = False
-    """Whether one process writes the lines: the same step again, with another loss, is then a restart."""
 
     def decoder(self) -> Decoder:
         """A decoder for one log."""
@@ -170,8 +164,8 @@ class _BlockDecoder(Decoder):
 
     def __init__(self, pattern: BlockPattern) -> None:
         self._pattern = pattern
+        # Step, total steps, rank and time of the header.
         self._open: tuple[int, int | None, str | None, float] | None = None
-        """Step, total steps, rank and time of the header."""
         self._items: dict[str, str] = {}
 
     def decode(self, line: str) -> Sequence[Event] | None:

@@ -24,9 +24,8 @@ class Reading:
     step: int  # completed updates
     loss: float  # nats; nan also where the trainer left it out because it was not a number
     rank: str | None = None  # the process that wrote it; None where the line does not name one
+    # Fields of Sample by their names, except attempt, global_step, loss and loss_spread; others are dropped.
     fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of Sample by their names, except attempt, global_step, loss and loss_spread; others are dropped."""
-
     total_steps: int | None = None  # the M of `N/M`
 
     @property
@@ -39,12 +38,10 @@ class Reading:
 class ProgramStarted:
     """A start of the program."""
 
+    # Fields of RunStarted by their names. `resumed_from` is there where the log names it, None for "from scratch".
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of RunStarted by their names. `resumed_from` is there where the log names it, None for "from scratch"."""
-
+    # True: the program has started again. False: a checkpoint was loaded, which may have other reasons.
     certain: bool = False
-    """True: the program has started again. False: a checkpoint was loaded, which may have other reasons."""
-
     time_unix_s: float = math.nan
     interval: int | None = None  # steps between two lines of readings, where the settings name it
 
@@ -82,11 +79,8 @@ class Decoder:
 
     note = ""  # what a reader of the numbers has to know; a sentence, or empty
     takes_columns = False  # whether names that the user gives are looked for
-    names: Mapping[str, str] = {}
-    """Names that the user gives: theirs to the field of ours."""
-
-    kinds = StepKinds()
-    """Of the lines, where a step may stand in several kinds of them; else it stays empty."""
+    names: Mapping[str, str] = {}  # names that the user gives: theirs to the field of ours
+    kinds = StepKinds()  # of the lines, where a step may stand in several kinds of them; else it stays empty
 
     @property
     def notes(self) -> list[str]:

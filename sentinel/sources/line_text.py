@@ -15,11 +15,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 _WORDY = re.compile(r"\s*([-+]?(?:\d[\d,]*)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([KMBGT])?(?:ms|s|%|it|GiB|GB|MB)?\s*")
+# Microsoft's C library, glibc with a payload, and JavaScript's sign.
 _NOT_FINITE = re.compile(
     r"\s*([-+]?)(?:(nan\((?:s?nan|ind|snan|0x[0-9a-f]+)?\)|1\.#(?:[qs]nan|ind)0*)|1\.#inf0*|\u221e)\s*", re.IGNORECASE
 )
-"""Microsoft's C library, glibc with a payload, and JavaScript's sign."""
-
 _TIMES = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, None: 1.0}
 _MOST = 2**63
 _LONGEST = 64  # characters; a longer run of digits is not a reading

@@ -51,8 +51,7 @@ class LineReader:
         self._merge = AttemptMerge(one_writer=line_format.one_writer)
         self.tally = Tally()  # of the lines that are damaged
         self.lines = self.readings = self.evaluations = self.foreign = 0
-        self.taken: TakenNames | None = None
-        """Finds out which words became which field, where that is wanted."""
+        self.taken: TakenNames | None = None  # finds out which words became which field, where that is wanted
 
     @property
     def unreadable(self) -> int:

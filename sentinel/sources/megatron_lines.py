@@ -61,8 +61,8 @@ _PACE = re.compile(r"[\s\d.]*samples/sec:[^|]*\|\s*$")  # GPT-NeoX writes this b
 _TAG = re.compile(r"(?:global_step|iter_)\d+(?=/|$)")
 _AFTER_THE_LOSS = ("loss_scale", "grad_norm", "skipped", "nan_iterations")
 _LONGEST_SENTENCE = 2_000
+# A grad norm as large as this is printed with six digits: the same value twice is not a coincidence.
 _TELLING_DIGITS = 100.0
-"""A grad norm as large as this is printed with six digits: the same value twice is not a coincidence."""
 
 
 class Megatron(Decoder):
@@ -72,8 +72,8 @@ class Megatron(Decoder):
         self._arguments = Arguments()
         self._barred = False
         self._overflow = False
+        # Step, grad norm and loss scale of the last line.
         self._last: tuple[int, float | None, float | None] = (0, None, None)
-        """Step, grad norm and loss scale of the last line."""
 
     def decode(self, line: str) -> Sequence[Event] | None:
         if "teration" in line or "ITERATION" in line:

@@ -24,8 +24,8 @@ _UNPACKED_FREELY, _UNPACKED_RATIO = 64 << 20, 200  # as in sentinel.bounded; a r
 _CHUNK_ROWS = 1 << 16
 _READ_BYTES = 1 << 20
 
+# Raised for a file that is not whole. A MemoryError is an ArrowException: of a length that is nonsense, too.
 DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
-"""Raised for a file that is not whole. A MemoryError is an ArrowException: of a length that is nonsense, too."""
 
 
 def batches(path: str, columns: Sequence[str]) -> Iterator[Any]:

@@ -41,10 +41,9 @@ class AttemptMerge:
         self._saved_last: tuple[int, int, str] | None = None  # attempt, step and tag
         self._start: ProgramStarted | None = None  # a start that was reported and has no step yet
         self._saved: deque[int] = deque(maxlen=64)
+        # Readings of a step that had one: of another rank, written twice, or tried again after it was skipped.
         self.repeated = 0
-        """Readings of a step that had one: of another rank, written twice, or tried again after it was skipped."""
-        self.averaged = 0
-        """Those of them with another loss, and no rank to say why."""
+        self.averaged = 0  # those of them with another loss, and no rank to say why
 
     @property
     def last_step(self) -> int:

@@ -13,9 +13,8 @@ from typing import NamedTuple
 from sentinel.sources.line_text import whole
 
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+# What numbers stand in: `tensor(2.5, device='cuda:0')`, `{'0_default': 1.5, …}`, `[1e-4, 1e-4]`.
 _WITHIN = r"(?:(?:[a-z]{1,20}\.)?(?:tensor|[aA]rray|float\d*)\(|\{'[^']{1,40}':\s*)?\[{0,2}"
-"""What numbers stand in: `tensor(2.5, device='cuda:0')`, `{'0_default': 1.5, …}`, `[1e-4, 1e-4]`."""
-
 VALUE = rf"['\"]?(?:\s*[:=]\s*|\s+(?:is\s+)?){_WITHIN}({_NUMBER})\b"
 _LOSS = re.compile(rf"loss(?:/train)?(?:/total)?{VALUE}")
 _LOSS_ANYHOW = re.compile(rf"(?:loss(?:/train)?(?:/total)?|xent){VALUE}", re.IGNORECASE)  # several times as slow
@@ -40,15 +39,14 @@ _OTHERWISE = _words(
     "distill distillation contrastive sop nsp nll best min initial sum smooth smoothed ema running last previous ctc "
     "att recon reconstruction generator discriminator gen disc"
 )
+# Words before `loss` with a blank between: any other word there is no qualifier.
 _SPACED = _OTHERWISE | _VALIDATION | _OF_TOKENS | _OF_ALL | _OF_A_STEP - {"step", "batch"}
-"""Words before `loss` with a blank between: any other word there is no qualifier."""
-
+# What stands before a step of an evaluation; the second group is there for a test.
 EVALUATES = re.compile(
     r"(?:^|[\s:\[(|\]])(?:(Saving dict for|eval(?:uat(?:ion|ing|e))?|valid(?:ation|ating|ate)?|val)"
     r"|(test(?:ing)?(?= (?:step|iter|epoch|batch|set|loss))))(?=$|[\s\]:|),])",
     re.IGNORECASE,
 )
-"""What stands before a step of an evaluation; the second group is there for a test."""
 
 
 class Loss(NamedTuple):
@@ -116,26 +114,19 @@ _STEP = re.compile(
     r"\s*[:=#]?\s*\[?\s*(\d[\d,]*(?:K\b)?)(?:\.0+)?(?!\.?\d|%)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
     re.IGNORECASE,
 )
+# `Epoch(train) [100][3200/4309]`, `Epoch: [0]  [340/1504]`, a progress bar's `Epoch 0: 1%|# | 340/1504 [00:10<`.
 _IN_EPOCH = re.compile(r"\bepoch(?:\(train\))?:?\s*\[?\d+\]?.{0,200}?[\[|]\s*(\d+)/(\d+)(?=\]| \[\d)", re.IGNORECASE)
-"""`Epoch(train) [100][3200/4309]`, `Epoch: [0]  [340/1504]`, a progress bar's `Epoch 0: 1%|# | 340/1504 [00:10<`."""
-
+# `| epoch 010  2000 / 8223 loss=1.2`, `Epoch  1, 2000/8223; xent: 1.2`, `| epoch   1 |   200/ 8223 batches`
 _AFTER_EPOCH = re.compile(r"\bepoch:?\s*\[?\d+(?:/\d+)?\]?\s*[:,|-]?\s+(\d+) ?/ ?(\d+)(?!\s*[/%:.\d])", re.IGNORECASE)
-"""`| epoch 010  2000 / 8223 loss=1.2`, `Epoch  1, 2000/8223; xent: 1.2`, `| epoch   1 |   200/ 8223 batches`"""
-
+# `Train: 0 [  50/1251 (  4%)]`, `100/10000 = 1.0%, SPS: 1.2`; not `Train Epoch: 1 [640/60000 (1%)]`, samples
 _WITH_SHARE = re.compile(r"(?:\bTrain:\s+\d+(?:/\d+ \(\s*\d+%\))? \[|^)\s*(\d+)/(\d+) (?:\(\s*\d+%\)\]|= [\d.]+%)")
-"""`Train: 0 [  50/1251 (  4%)]`, `100/10000 = 1.0%, SPS: 1.2`; not `Train Epoch: 1 [640/60000 (1%)]`, samples"""
-
-_RANGE = re.compile(r"\d+epoch:train:\d+-(\d+)batch")
-"""ESPnet's `2epoch:train:101-200batch`"""
-
+_RANGE = re.compile(r"\d+epoch:train:\d+-(\d+)batch")  # ESPnet's `2epoch:train:101-200batch`
 _CLU = re.compile(r"logging_writer\.py:\d+\] \[(\d+)\]")  # of Google's trainers in JAX
 
+# levanter's, steps to three digits.
 _PROGRESS = re.compile(r"\bProgress on:\s*train\s+([\d.]+k?)it/([\d.]+k?)it", re.IGNORECASE)
-"""levanter's, steps to three digits."""
-
+# `490 | loss 5.7`, llama2.c's; `[490 | 12.5] loss=5.7`; after the epoch `1|490|Loss: 5.7`, `(0, 490) step_loss : 5`
 _LEADING = re.compile(r"(?:^|[\]\s])(?:\[|\(\d+,\s*)?(?:\d+\|)?(\d{1,12})[\])]?\s*(?:\||(?=step_loss))")
-"""`490 | loss 5.7`, llama2.c's; `[490 | 12.5] loss=5.7`; after the epoch `1|490|Loss: 5.7`, `(0, 490) step_loss : 5`"""
-
 _NAMED = re.compile(r"(?:[A-Za-z_]\s*[:=]|poch)[\s\[(]*$")  # before a number that is another one
 _BAR = re.compile(r"%\|[^|]{0,200}\|\s*(\d+)/(\d+) \[\d")
 _BRACKETED = re.compile(r"(?:^|\s)\[\s*(\d+)/(\d+)\]")

@@ -36,9 +36,7 @@ class StepKinds:
     """The kinds of step lines of one log."""
 
     def __init__(self) -> None:
-        self.left_out: dict[Kind, int] = {}
-        """Lines of each kind that are not the training loop's."""
-
+        self.left_out: dict[Kind, int] = {}  # lines of each kind that are not the training loop's
         self.problem = ""  # why no kind can be preferred; a sentence, or empty
         self.displaced = ""  # the same for lines that were taken before a better kind came
         self._last: dict[Kind, int] = {}  # newest step of each kind

@@ -27,10 +27,10 @@ Flags = NDArray[np.bool_]
 Whole = NDArray[np.int64]
 Key = tuple[int, int]  # attempt, step
 
+# Field to its largest possible number; what is larger, below 0 or nan was not logged.
 _POSSIBLE = {"time_unix_s": LATEST_UNIX_S} | dict.fromkeys(
     ("consumed_samples", "consumed_tokens", "lr_warmup_steps"), float(LARGEST_WHOLE)
 )
-"""Field to its largest possible number; what is larger, below 0 or nan was not logged."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,9 +40,8 @@ class Rows:
     steps: Whole
     values: dict[str, Floats]  # field to its (n,) values: COLUMNS, CARRIED, skipped, validation_loss
     there: dict[str, Flags]  # field to (n,): where there is a reading; for each of `values`
+    # (n,) the rank or tag that reported the row, where that is known. Lanes may be out of step with one another.
     lanes: Whole | None = None
-    """(n,) the rank or tag that reported the row, where that is known. Lanes may be out of step with one another."""
-
     attempts: Whole | None = None  # (n,) where the source has them, or once they were found
 
     def __len__(self) -> int:
@@ -105,9 +104,8 @@ class Rows:
         )
 
 
+# Written where nothing was measured.
 BLANK = ("", "null", "NULL", "Null", "None", "none", "NA", "N/A", "n/a", "<NA>", "-", "--", "No log")
-"""Written where nothing was measured."""
-
 _OF_SO_MANY = re.compile(r"(\d{1,15})/\d{1,15}")  # a step and the number of steps
 _NOT_FINITE = {"nan", "NaN", "inf", "-inf", "Infinity", "-Infinity"}  # in JSON of ours, of Python and of JavaScript
 _SHOWN = 60

@@ -20,14 +20,11 @@ from sentinel.sources.table_rows import Cells, Flags, Floats, Rows, Whole, cells
 
 _LARGEST_STEP = 2**53
 
+# The cells of each field, the number of rows, and for a row the number that a person finds it by.
 Batch = tuple[dict[str, Cells], int, Callable[[int], int]]
-"""The cells of each field, the number of rows, and for a row the number that a person finds it by."""
-
-Object = dict[str, Any]
-"""Flat: an object in it is not a number. An absent key or null is "not logged"."""
-
+Object = dict[str, Any]  # Flat: an object in it is not a number. An absent key or null is "not logged".
+# The objects of a table, some thousands at a time, and the number of each, from 1.
 Objects = Iterator[tuple[Sequence[Object], Sequence[int]]]
-"""The objects of a table, some thousands at a time, and the number of each, from 1."""
 
 
 def table_source(

@@ -31,9 +31,9 @@ _COOKIE = "sentinel_triage"
 _STREAMS = 32  # pages that may follow the run at a time
 _BEAT_S = 15.0  # a comment is sent when no message was, so that a closed page is noticed
 
+# After this long the document is made anew even if only samples came: its verdict and correlations. Or after so many
+# times what it took to make, where that is longer: a run of a million steps takes most of a minute.
 _OLD_S, _OLD_MAKINGS = 60.0, 20.0
-"""After this long the document is made anew even if only samples came: its verdict and correlations. Or after so many
-times what it took to make, where that is longer: a run of a million steps takes most of a minute."""
 
 
 @dataclass(frozen=True, slots=True)
