@@ -169,14 +169,14 @@ def test_the_reference_of_commands_has_every_command_and_option() -> None:
 
 def test_every_refusal_of_the_code_is_in_the_table_of_refusals() -> None:
     """docs/RUNBOOK.md is made from `sentinel/reports/refusals.toml`."""
-    listed = [says for section in sections() for refusal in section.refusals for says in refusal.says]
+    listed = [says for section in sections() for refusal in section.refusal for says in refusal.says]
     spoken = {text for path in (ROOT / "sentinel").rglob("*.py") for text in _refusals(ast.parse(path.read_text()))}
     assert len(spoken) > 20
     assert sorted(spoken) == sorted(listed)
 
 
 def test_a_refusal_finds_its_own_advice() -> None:
-    rows = [(says, refusal) for section in sections() for refusal in section.refusals for says in refusal.says]
+    rows = [(says, refusal) for section in sections() for refusal in section.refusal for says in refusal.says]
     found = {says: what_to_do(says.replace("…", "a: b")) for says, _ in rows}
     first = {says: " ".join(refusal.do.split()).partition("[")[0][:20] for says, refusal in rows}
     assert {s for s, advice in found.items() if advice is not None and not advice.startswith(first[s])} == set()

@@ -38,6 +38,6 @@ def _section(section: Section) -> Iterator[str]:
     yield f"## {section.title}"
     if section.text:
         yield section.text.strip()
-    for refusal in section.refusals:
+    for refusal in section.refusal:
         yield "\n\n".join(f"### {says}" for says in refusal.says)
         yield refusal.do.strip()

@@ -34,7 +34,6 @@ class Columns:
         self._broken: set[str] = set()
 
     def note(self, readings: Readings) -> None:
-        """Looks at the next stretch."""
         for name in readings.columns:
             if there := _there(readings, name).any():
                 self._measured.add(name)

@@ -62,7 +62,6 @@ COMMANDS = (  # in the order of `sentinel --help`
 
 
 def loaded(name: str, markup_mode: Any = "rich") -> Any:
-    """The command itself, of its module."""
     command = next(one for one in COMMANDS if one.name == name)
     function = getattr(import_module(f"sentinel.cli.{command.module}"), name.replace("-", "_"))
     text = "\n\n".join((command.summary, *filter(None, [inspect.getdoc(function)])))

@@ -61,7 +61,7 @@ def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORM
 
     A run that does not diverge is moved to a folder of its own in there, and the next seed is trained.
     """
-    missing = [name for name in ("torch", "deepspeed", "tensorboard") if not _is_installed(name)]
+    missing = [name for name in ("torch", "deepspeed", "tensorboard") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"{', '.join(missing)} not installed; pip install 'training-sentinel[daemon,trainer]'")
     output.mkdir(parents=True, exist_ok=True)
@@ -130,13 +130,6 @@ def _moved_aside(folder: Path, seed: int) -> Path:
     return aside
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
 def _watch_until_the_end(configuration: Path, state_dir: Path, say: Progress) -> int | None:
     """`sentinel watch`, a process of its own as in production, with a line of progress while it lasts."""
     command = [sys.executable, "-m", "sentinel", "watch", "--run", str(configuration)]
@@ -156,8 +149,6 @@ def _watch_until_the_end(configuration: Path, state_dir: Path, say: Progress) ->
 
 
 class _Follower:
-    """Prints what is new in journals and incident log."""
-
     def __init__(self, state_dir: Path, say: Progress) -> None:
         self._journals = Journals(state_dir)
         self._log = IncidentLog(state_dir / "incidents.jsonl")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 
 BLOCK = 8  # Samples that are taken in together: a band moves once in so many. Their median has half the noise of one.
-_MAD_TO_SIGMA = 1.4826  # Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)
+MAD_TO_SIGMA = 1.4826  # Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)
 _LEVEL_BLOCKS = 4  # Blocks that a level is taken from: 32 samples, short, since an early loss falls fast
 _NOISE_BLOCKS = 8  # Blocks that the noise is taken from: 64 differences know their median to about a tenth
 _WANDERING_BLOCKS = 12
@@ -50,7 +50,7 @@ def robust_sigma(differences: Sequence[float]) -> float:
     """1.4826 * median(|difference of neighbours|) / sqrt(2), in the signal's unit; 0 where there is none. A falling
     loss does not count its own fall as noise. Source: Donoho & Johnstone 1994, "Ideal spatial adaptation by wavelet
     shrinkage", section 4.2 (finest-scale coefficients)."""
-    return _MAD_TO_SIGMA * median(differences) / math.sqrt(2) if differences else 0.0
+    return MAD_TO_SIGMA * median(differences) / math.sqrt(2) if differences else 0.0
 
 
 def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:

@@ -27,7 +27,6 @@ def reports_in(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def lines_of(report: Mapping[str, Any]) -> list[str]:
-    """The report, as a person reads it."""
     lines = [f"{report['incident']}: {report['reason']}", f"  {report['repeats']}"]
     for probe in report["probes"]:
         took = f"{probe['steps']} steps, {probe['seconds']:.0f} s"

@@ -25,8 +25,6 @@ _ENDS = ("opened", "rung_failed")  # events with the onset of the attempt that t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
-    """One attempt, as a table shows it."""
-
     attempt: int
     mitigation: str | None  # the rung that it was started with; None for the first
     resumed_from: int | None

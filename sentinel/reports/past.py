@@ -29,8 +29,6 @@ from sentinel.vocabulary.sample import RunStarted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSettings:
-    """Which run, and how it is judged."""
-
     run: str
     thresholds: Thresholds
     planned: tuple[int, ...] = ()  # steps of planned changes

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from sentinel.vocabulary.codec import read
+
 _TABLE = Path(__file__).with_name("refusals.toml")
 _VARIES = "…"  # in a sentence of the table: a name, a number, another system's words
 _LITERAL = 15  # characters that a sentence has to share with a row: "… can't be read: …" has 16, "process … on …" 12
@@ -15,39 +17,26 @@ _LITERAL = 15  # characters that a sentence has to share with a row: "… can't 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """One row of the table."""
-
     says: tuple[str, ...]  # the sentences of the code, with `…` for what varies
     do: str  # its cause and what to do, as Markdown with links relative to docs/
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of the runbook."""
-
     title: str
-    text: str
-    refusals: tuple[Refusal, ...]
+    text: str = ""
+    refusal: tuple[Refusal, ...] = ()
 
 
 @cache
 def sections() -> tuple[Section, ...]:
-    """The whole table, in the order of the runbook."""
-    document = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    return tuple(
-        Section(
-            title=part["title"],
-            text=part.get("text", ""),
-            refusals=tuple(Refusal(says=tuple(row["says"]), do=row["do"]) for row in part.get("refusal", ())),
-        )
-        for part in document["section"]
-    )
+    return tuple(read(Section, part) for part in tomllib.loads(_TABLE.read_text(encoding="utf-8"))["section"])
 
 
 def what_to_do(sentence: str) -> str | None:
     """The first paragraph of what the runbook says of the sentence, on one line; None where no row is about it. Of
     several rows, the one that shares most with the sentence."""
-    rows = [(says, row) for part in sections() for row in part.refusals for says in row.says]
+    rows = [(says, row) for part in sections() for row in part.refusal for says in row.says]
     fit = [(_literal(says), row) for says, row in rows if _literal(says) >= _LITERAL and _pattern(says).match(sentence)]
     if not fit:
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sentinel.plan.ladder import Rung
 from sentinel.reports.refusals import without_links
+from sentinel.vocabulary.codec import read
 
 _TABLE = Path(__file__).with_name("rungs.toml")
 
@@ -25,13 +26,10 @@ class Evidence:
 
 @cache
 def evidence() -> tuple[Evidence, ...]:
-    """The whole table."""
-    rows = tomllib.loads(_TABLE.read_text(encoding="utf-8"))["rung"]
-    return tuple(Evidence(keys=tuple(row["keys"]), hypothesis=row["hypothesis"], wrong=row["wrong"]) for row in rows)
+    return tuple(read(Evidence, row) for row in tomllib.loads(_TABLE.read_text(encoding="utf-8"))["rung"])
 
 
 def known_failures(rung: Rung) -> Iterator[str]:
-    """For each change of the rung: its key, and when it is known to be wrong."""
     changed = {f.name for f in fields(rung) if getattr(rung, f.name) != f.default}
     for row in evidence():
         if row.wrong and (keys := [key for key in row.keys if key in changed]):

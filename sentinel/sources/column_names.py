@@ -99,8 +99,6 @@ _BOUNDS = ("__MIN", "__MAX")  # with the bounds of what was averaged beside it
 
 @dataclass(slots=True)
 class Naming:
-    """The fields among a source's names."""
-
     columns: dict[str, str] = field(default_factory=dict)  # field to name
     notes: list[str] = field(default_factory=list)
 
@@ -187,7 +185,6 @@ def signs_of_rl(text: str) -> frozenset[str]:
 
 
 def of_rl(signs: frozenset[str]) -> str:
-    """The refusal, as a sentence."""
     return (
         f"this is a log of reinforcement learning (it has {' and '.join(sorted(signs))}), whose loss does not show a "
         "divergence; to judge one of its numbers nevertheless, name it with --column loss=NAME"
@@ -210,7 +207,6 @@ def is_of_training(split: object) -> bool:
 
 
 def no_loss(where: str, names: Iterable[str]) -> ConfigError:
-    """The error for a source without a loss."""
     has = _listed(list(dict.fromkeys(names)))
     return ConfigError(
         f"{where} has nothing that is known to be a loss: say which with --column loss=NAME; it has: {has}"

@@ -40,7 +40,6 @@ class Tally:
         return len(self.first_unreadable) < _SHOWN
 
     def cannot_read(self, line: int, why: str) -> None:
-        """Counts a line, row or record that cannot be read."""
         self.unreadable += 1
         if self.shows_more:
             self.first_unreadable.append((line, why))
@@ -61,7 +60,6 @@ class Tally:
         return f"{samples}, and {self.unreadable} lines that can't be read{first}" if self.unreadable else samples
 
     def note(self, sentence: str) -> None:
-        """Adds a note, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 

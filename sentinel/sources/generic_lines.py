@@ -45,7 +45,6 @@ _MMENGINE = re.compile(r"(?<!\w)time: ([\d.]+)")
 
 
 def _fields_in(rest: str) -> dict[str, Any]:
-    """Fields of Sample beside the loss."""
     fields: dict[str, Any] = {}
     if ("orm" in rest or "rad" in rest or "ORM" in rest) and (found := _NORM.search(rest) or _BARE_NORM.search(rest)):
         fields["grad_norm"] = number(found[1].replace(",", ""))

@@ -66,8 +66,6 @@ class BlockPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """An entry in the table of formats."""
-
     name: str  # as users write it in the configuration
     sample: str  # step 7 with a loss of 2.5, in the trainer's form
     # How it is written, as a pattern; a decoder class where a pattern cannot describe it.
@@ -77,7 +75,6 @@ class LineFormat:
     one_writer: bool = False
 
     def decoder(self) -> Decoder:
-        """A decoder for one log."""
         if isinstance(self.reads, LinePattern):
             return _LineDecoder(self.reads)
         return _BlockDecoder(self.reads) if isinstance(self.reads, BlockPattern) else self.reads()

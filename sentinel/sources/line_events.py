@@ -75,8 +75,6 @@ Event = Reading | ProgramStarted | Evaluated | Saved | ProgramEnded
 
 
 class Decoder:
-    """Decodes the lines of one log in one format."""
-
     note = ""  # what a reader of the numbers has to know; a sentence, or empty
     takes_columns = False  # whether names that the user gives are looked for
     names: Mapping[str, str] = {}  # names that the user gives: theirs to the field of ours

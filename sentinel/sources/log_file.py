@@ -74,7 +74,6 @@ class LineReader:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many lines were what."""
         return {
             "steps": self.readings,
             "evaluations": self.evaluations,
@@ -135,7 +134,6 @@ class Trial:
         self._signs: frozenset[str] = frozenset()
 
     def feed(self, line: str) -> None:
-        """Tries the line."""
         if len(line) <= _LONGEST and not self._asks_for_loss and len(signs := signs_of_rl(line)) > 1:
             self._of_rl += 1
             self._signs |= signs
@@ -168,12 +166,10 @@ class Trial:
 
     @property
     def has_read(self) -> bool:
-        """Whether any format has read a step's readings."""
         return any(reader.readings for reader in self._readers)
 
     @property
     def decided(self) -> bool:
-        """Whether enough was read to stop trying."""
         *specific, generic = self._readers
         return generic.readings >= _ENOUGH_GENERIC or any(reader.readings >= _ENOUGH for reader in specific)
 

@@ -27,8 +27,6 @@ Place = tuple[int, int]  # attempt, global_step
 
 
 class AttemptMerge:
-    """Takes the events of one log in their order and gives records."""
-
     def __init__(self, *, one_writer: bool) -> None:
         self._one_writer = one_writer
         self._attempt = 0

@@ -133,7 +133,6 @@ class RowMerge:
         self._lanes.last = {lane: (attempt, step + 1) for lane, (attempt, step) in self._lanes.last.items()}
 
     def finish(self) -> Iterator[Readings]:
-        """The samples that are left."""
         if (rest := self._lanes.complete()) is not None:
             yield from self._in_order(rest)
         if self._lanes.late:

@@ -50,8 +50,6 @@ EVALUATES = re.compile(
 
 
 class Loss(NamedTuple):
-    """A training loss."""
-
     text: str  # the number as it is written
     rank: int  # place of its kind: the smallest is preferred
     name: str  # with underscores between its words
@@ -183,7 +181,6 @@ class Epochs:
         self.anew = False
 
     def over_all(self, counted: Counted, step: int) -> int:
-        """The update."""
         epoch = counted.epoch
         if epoch is None:
             return step

@@ -33,8 +33,6 @@ class Kind(NamedTuple):
 
 
 class StepKinds:
-    """The kinds of step lines of one log."""
-
     def __init__(self) -> None:
         self.left_out: dict[Kind, int] = {}  # lines of each kind that are not the training loop's
         self.problem = ""  # why no kind can be preferred; a sentence, or empty

@@ -53,7 +53,6 @@ class Rows:
         return np.ones(len(self), np.int64) if self.attempts is None else self.attempts
 
     def place(self, at: int) -> Key:
-        """Attempt and step of a row."""
         return int(self.known_attempts[at]), int(self.steps[at])
 
     def before(self, key: Key) -> Flags:
@@ -63,7 +62,6 @@ class Rows:
         return found
 
     def taken(self, which: slice | Whole | Flags) -> Rows:
-        """Some of the rows."""
         return Rows(
             steps=self.steps[which],
             values={name: values[which] for name, values in self.values.items()},
@@ -112,8 +110,6 @@ _SHOWN = 60
 
 
 class Cells(NamedTuple):
-    """One column's cells."""
-
     values: Floats
     there: Flags  # where something was logged
     bad: Mapping[int, str] = {}  # row to what stands there instead of a number

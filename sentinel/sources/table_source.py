@@ -34,8 +34,6 @@ def table_source(
     columns: Mapping[str, str],
     notes: Iterable[str] = (),
 ) -> ColumnSource:
-    """The samples of a table whose columns are known."""
-
     def chunks(tally: Tally) -> Iterator[Readings]:
         merge, given = RowMerge(tally), 0
         for note in notes:
@@ -81,7 +79,6 @@ def searched_source(
 
 
 def keys_of(objects: Sequence[Object]) -> list[str]:
-    """The keys of all of them."""
     return sorted(set().union(*objects))
 
 

@@ -179,7 +179,6 @@ def source_in_wandb(name: str, columns: Mapping[str, str]) -> ColumnSource:
 
 
 def named_columns(rows: Iterable[Mapping[str, Any]], of: WandbRun, where: str) -> tuple[str, str]:
-    """The run's names for its loss and its step."""
     configured = {ours: theirs for ours, theirs in (("loss", of.loss), ("step", of.step)) if theirs is not None}
     columns = resolve_until_loss(rows, configured, where).columns
     return columns["loss"], columns.get("step", "_step")
@@ -195,7 +194,6 @@ def offline_runs(folder: Path) -> dict[str, list[Path]]:
 
 
 def rows_of(path: Path) -> Iterator[Object]:
-    """What was logged to a run's own file, in its order."""
     for objects, _ in _batches(path, Tally()):
         yield from objects
 

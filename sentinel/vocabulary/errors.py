@@ -168,5 +168,4 @@ class LineError(SentinelError):
 
 
 def exit_code_of(error: Exception) -> int:
-    """What the caller should do about it, as an exit code."""
     return error.exit_code if isinstance(error, SentinelError) else 4

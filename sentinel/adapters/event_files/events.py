@@ -51,7 +51,6 @@ _SCALAR_BITS = np.uint64(int.from_bytes(b"\xff\x80\xff\x80\xff\x80", "little"))
 
 
 def axis_of(tag: str) -> Axis:
-    """The axis that a tag's step is counted on."""
     for suffix, axis in _SUFFIXES.items():
         if tag.endswith(suffix):
             return axis
@@ -60,8 +59,6 @@ def axis_of(tag: str) -> Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """The events of a stretch, one entry for each."""
-
     steps: NDArray[np.int64]
     axes: NDArray[np.uint8]  # values of Axis
     iterations: NDArray[np.int64]  # the iteration that the event belongs to, where its axis or value is one; else -1
@@ -192,7 +189,6 @@ def walked(stretch: Stretch, number: int) -> WalkedEvent:
 
 
 def values_of(event: WalkedEvent) -> Iterator[bytes]:
-    """The Values of its summaries."""
     for summary in event.summaries:
         yield from (value for key, value in fields_of(summary) if key == 1 and isinstance(value, bytes))
 

@@ -45,7 +45,6 @@ class ScalarFile:
 
     @property
     def problem(self) -> Problem | None:
-        """What ended the reading before the file's end."""
         return self._file.problem
 
     def stretches(self) -> Iterator[Scalars]:

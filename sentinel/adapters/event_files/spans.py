@@ -53,8 +53,6 @@ def _limits(at: Anchor) -> dict[Axis, int | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """One event file, as far as it was read."""
-
     inode: int
     size: int  # bytes that the file had before it was read
     mtime_ns: int
@@ -85,7 +83,6 @@ class Spans:
         return Side.STRADDLES
 
     def extended(self, path: Path) -> Spans:
-        """After reading what was appended since."""
         with open_regular(path) as file:
             stat = os.fstat(file.fileno())
             spans = replace(self, inode=stat.st_ino, size=stat.st_size, mtime_ns=stat.st_mtime_ns, problem=None)
@@ -169,8 +166,6 @@ def _decoded(one: dict[str, Any]) -> Spans:
 
 
 class Parted(NamedTuple):
-    """What came of parting a file."""
-
     size: int  # bytes of the file when it had been read to its end
     problem: Problem | None  # a torn end went to what is cut off; after any other problem the parts are not usable
 

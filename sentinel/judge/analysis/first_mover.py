@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from sentinel.judge.noise_band import MAD_TO_SIGMA
 from sentinel.judge.readings import Readings
 
 Floats = NDArray[np.float64]
@@ -28,7 +29,6 @@ _FLOOR = 0.03  # A departure is at least this share of the level: a smooth signa
 _MARGIN = 2.0  # How much farther than ever before: getting there again is no news
 _MIN_QUIET = 3
 _MIN_QUIET_FOR_TREND = 12
-_MAD_TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +179,8 @@ def _deviations(values: Floats, steps: Steps, calm: Mask, edge: float) -> Floats
             values = np.log(values)
     around = values - _trend(values[calm], steps[calm].astype(np.float64), steps.astype(np.float64))
     level = float(np.median(values[calm]))
-    spread = _MAD_TO_SIGMA * float(np.median(np.abs(around[calm])))
-    jitter = _MAD_TO_SIGMA * float(np.median(np.abs(np.diff(around[calm])))) / math.sqrt(2)
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(around[calm])))
+    jitter = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(around[calm])))) / math.sqrt(2)
     floor = _FLOOR * (1.0 if logarithmic else abs(level)) / edge
     sigma = max(spread, jitter, floor, np.finfo(np.float64).tiny)
     with np.errstate(over="ignore"):  # a signal that was 0 has no noise: whatever it moves to is inf away

@@ -170,7 +170,6 @@ def _samples(line: Sequence[Readings], early: int, late: int, texts: Mapping[int
 
 
 def _signals(line: Sequence[Readings], onset: int) -> dict[str, Any] | None:
-    """Which signal left its own noise band first."""
     if not any((r.steps == onset).any() for r in line):
         return None
     found = first_moved_of_readings(line, onset_step=onset)

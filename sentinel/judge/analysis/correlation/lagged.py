@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
+from sentinel.judge.noise_band import MAD_TO_SIGMA
+
 Floats = NDArray[np.float64]
 
 
@@ -170,7 +172,6 @@ _MEMORY = 0.9  # Of the burst's size before it, what each step keeps: a burst is
 # Robust deviations beyond which a change counts as no larger: two outliers that meet are one coincidence, and with some
 # 400 lags to search they nearly always meet at one.
 _REACH = 4.0
-_MAD_TO_SIGMA = 1.4826  # Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)
 
 
 def prewhitened(x: Floats) -> Floats:
@@ -229,7 +230,7 @@ def _standardised(changes: Floats) -> Floats:
     size = n // blocks
     parts = changes[: blocks * size].reshape(blocks, size)
     drift = np.median(parts, axis=1)
-    scale = _MAD_TO_SIGMA * np.median(np.abs(parts - drift[:, None]), axis=1)
+    scale = MAD_TO_SIGMA * np.median(np.abs(parts - drift[:, None]), axis=1)
     whole = float(np.sqrt(np.mean(changes**2)))
     if whole == 0:
         return np.zeros(n)
