@@ -9,15 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.sources.column_names import SPLITS, is_of_training, is_of_validation
-from sentinel.sources.line_events import (
-    FROM_ZERO,
-    Decoder,
-    Evaluated,
-    Event,
-    Reading,
-    checkpoint_events,
-    fields_of,
-)
+from sentinel.sources.line_events import FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events, fields_of
 from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.vocabulary.errors import LineError
 

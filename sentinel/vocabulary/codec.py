@@ -63,12 +63,12 @@ def read(cls: type[T], data: Any, where: str = "", form: Form = JSON) -> T:
         raise form.error(str(error) if form.json else f"{form.called(where)}: {error}") from error
 
 
-def document(value: Any, *, without_none: bool = False) -> Any:
+def document(value: Any) -> Any:
     """The value as JSON holds it: a dataclass by its fields, less those that no comparison counts; tuples as lists."""
     if hasattr(value, "to_json"):
         return value.to_json()
     if is_dataclass(value):
-        return fields_of(value, without_none=without_none)
+        return fields_of(value)
     if isinstance(value, list | tuple):
         return [document(item) for item in value]
     if isinstance(value, Mapping):

@@ -53,14 +53,13 @@ class Stretch:
     ends: NDArray[np.int64]  # offset in data of the first byte after each record
     at: int  # offset in the file of the first byte of data
 
-    def first_bad_checksum(self) -> int | None:
-        """The number of the first record whose data do not match their checksum; None when all do."""
+    def bad_checksums(self) -> NDArray[np.intp]:
+        """The numbers of the records whose data do not match their checksum, ascending."""
         data, value = self.data, google_crc32c.value
         spans = np.column_stack((self.starts + HEADER_BYTES, self.ends - _FOOTER_BYTES)).tolist()
         found = np.fromiter((value(data[a:b]) for a, b in spans), np.uint32, len(self.starts))
         written = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))[self.ends - _FOOTER_BYTES]
-        bad = np.flatnonzero(_masked(found) != written)
-        return int(bad[0]) if len(bad) else None
+        return np.flatnonzero(_masked(found) != written)
 
 
 class EventFile:

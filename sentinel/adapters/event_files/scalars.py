@@ -55,17 +55,12 @@ class ScalarFile:
 
     def _whole(self, stretch: Stretch) -> tuple[Stretch, NDArray[np.int64]]:
         """The stretch without the records whose checksums do not hold, and the numbers of those that are left."""
-        numbers = self.records + np.arange(1, len(stretch.starts) + 1)
-        left = np.ones(len(numbers), np.bool_)
-        rest, passed = stretch, 0
-        while (bad := rest.first_bad_checksum()) is not None:
-            left[passed + bad] = False
-            self.bad.append((int(numbers[passed + bad]), "its checksum does not hold"))
-            passed += bad + 1
-            rest = replace(stretch, starts=stretch.starts[passed:], ends=stretch.ends[passed:])
-        if left.all():
+        numbers, bad = self.records + np.arange(1, len(stretch.starts) + 1), stretch.bad_checksums()
+        if not len(bad):
             return stretch, numbers
-        return replace(stretch, starts=stretch.starts[left], ends=stretch.ends[left]), numbers[left]
+        self.bad += [(number, "its checksum does not hold") for number in numbers[bad].tolist()]
+        starts, ends, left = (np.delete(column, bad) for column in (stretch.starts, stretch.ends, numbers))
+        return replace(stretch, starts=starts, ends=ends), left
 
     def _scalars(self, stretch: Stretch, numbers: NDArray[np.int64]) -> Scalars:
         short = short_scalars(stretch)

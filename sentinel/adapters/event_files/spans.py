@@ -180,8 +180,9 @@ def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
         problem, iteration = None, spans.first_iteration or 0
         for stretch in opened.stretches():
             events, problem = read_events(stretch)
-            if (bad := stretch.first_bad_checksum()) is not None and bad <= len(events.steps):
-                where = stretch.at + int(stretch.starts[bad])
+            bad = stretch.bad_checksums()
+            if len(bad) and bad[0] <= len(events.steps):
+                where = stretch.at + int(stretch.starts[bad[0]])
                 what = f"the record at byte {where} does not have the checksum written with it"
                 problem = Problem(at=where, what=what)
             if problem is not None:
