@@ -67,10 +67,8 @@ STEPS = WITHOUT_LAYERNORMS.steps
 
 
 def trainer_command(folder: Path, seed: int, recipe: Recipe = WITHOUT_LAYERNORMS) -> list[str]:
-    """The reference trainer at a learning rate that is too high: on its own it diverges.
-
-    Nothing is injected, and no step is given at which it diverges.
-    """
+    """The reference trainer at a learning rate that is too high: on its own it diverges. Nothing is injected, and no
+    step is given at which it diverges."""
     arguments = {
         "--preset": "tiny",
         "--seed": seed,
@@ -136,7 +134,6 @@ restart_on_crash = true
 
 def made_up(*, seed: int, words: int, length: int = 1_000_000) -> NDArray[np.int64]:
     """A language that is the same everywhere: a small GPT with LayerNorms diverges on it, and not on Python's library.
-
     Words of two to six letters, by Zipf's law, each state of a hidden chain of 12 with an order of its own."""
     rng = np.random.default_rng(seed)
     lexicon = [np.append(rng.integers(1, VOCABULARY, rng.integers(2, 7)), 0) for _ in range(words)]

@@ -57,10 +57,8 @@ class Report:
 
 
 def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORMS) -> Report:
-    """Runs the demo in a folder; returns what happened. ConfigError when the folder contains a run already.
-
-    A run that does not diverge is moved to a folder of its own in there, and the next seed is trained.
-    """
+    """Runs the demo in a folder; returns what happened. ConfigError when the folder contains a run already. A run that
+    does not diverge is moved to a folder of its own in there, and the next seed is trained."""
     missing = [name for name in ("torch", "deepspeed", "tensorboard") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"{', '.join(missing)} not installed; pip install 'training-sentinel[daemon,trainer]'")

@@ -148,10 +148,7 @@ def joined(stretches: Sequence[Readings], name: str) -> Any:
 
 def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str | None], list[dict[str, Any]]]:
     """The verdict, its severity, its reason and the price of waiting; and the judge's events, each with its attempt and
-    its last step there.
-
-    The last episode may still recover.
-    """
+    its last step there. The last episode may still recover."""
     replay = Replay(settings.thresholds, settings.planned, settings.references)
     found: dict[int, tuple[Event, ...]] = {}
     for readings in past.stretches:

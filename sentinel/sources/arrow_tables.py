@@ -60,10 +60,8 @@ class _Header:
 
 
 def open_csv(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
-    """The table, where the file is one: its first line names a loss, or it is called .csv or .tsv.
-
-    ConfigError when it is a table by its name and nothing in it is a loss.
-    """
+    """The table, where the file is one: its first line names a loss, or it is called .csv or .tsv. ConfigError when it
+    is a table by its name and nothing in it is a loss."""
     header = _header(path, asked)
     if header is None:
         return None
@@ -230,10 +228,8 @@ class UnreadableError(Exception):
 
 
 def open_parquet(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
-    """The table, where the file is one by its first bytes.
-
-    ConfigError when its list of columns is damaged, or when no column is a loss.
-    """
+    """The table, where the file is one by its first bytes. ConfigError when its list of columns is damaged, or when no
+    column is a loss."""
     with Bytes(path) as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             return None

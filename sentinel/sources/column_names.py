@@ -104,10 +104,8 @@ class Naming:
 
 
 def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Naming:
-    """Finds the fields among a source's names; `asked` (field to name) has precedence.
-
-    ConfigError when a field of `asked` does not exist, or its name is not among the source's.
-    """
+    """Finds the fields among a source's names; `asked` (field to name) has precedence. ConfigError when a field of
+    `asked` does not exist, or its name is not among the source's."""
     there = list(dict.fromkeys(names))
     naming = Naming()
     normal: dict[str, str] = {}

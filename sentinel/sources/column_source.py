@@ -66,9 +66,8 @@ class Tally:
 
 class ColumnSource(Tally):
     """A series of samples that can be read from the beginning, any number of times; its tally is of the last time.
-
-    `format`: journal, csv, parquet, jsonl, wandb, huggingface_trainer_state, tensorboard, or the name of a log format.
-    """
+    `format`: journal, csv, parquet, jsonl, wandb, huggingface_trainer_state, tensorboard, or the name of a log
+    format."""
 
     def __init__(self, path: Path, file_format: str, chunks: Callable[[Tally], Iterator[Readings]]) -> None:
         super().__init__()

@@ -49,10 +49,8 @@ class Fairseq(Decoder):
         return self._read(line[:begin], _object(line[begin : line.rfind("}") + 1]))
 
     def _in_words(self, line: str) -> Sequence[Event] | None:
-        """`train_inner | epoch 001: 10 / 1000 loss=16.4, ppl=…, num_updates=10, …`, its format `simple`.
-
-        Its validations, and the sum of an epoch, stand between bars: `| valid_loss 8.1 | num_updates 600`.
-        """
+        """`train_inner | epoch 001: 10 / 1000 loss=16.4, ppl=…, num_updates=10, …`, its format `simple`. Its
+        validations, and the sum of an epoch, stand between bars: `| valid_loss 8.1 | num_updates 600`."""
         if "num_updates=" not in line:
             values = dict(_BETWEEN_BARS.findall(line))
             if "num_updates" not in values:
@@ -147,11 +145,9 @@ class JsonLines(Decoder):
 
 
 class MlPerf(Decoder):
-    """MLPerf's `:::MLLOG {"key": "train_loss", "value": 2.5, "metadata": {"samples_count": 64, "lr": 1e-4}}`.
-
-    Where the metadata have the count of samples and no step, a step is that count over the global batch size that the
-    log names, and the count itself where it names none.
-    """
+    """MLPerf's `:::MLLOG {"key": "train_loss", "value": 2.5, "metadata": {"samples_count": 64, "lr": 1e-4}}`. Where the
+    metadata have the count of samples and no step, a step is that count over the global batch size that the log names,
+    and the count itself where it names none."""
 
     def __init__(self) -> None:
         self.note = ""

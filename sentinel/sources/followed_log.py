@@ -75,9 +75,7 @@ class FollowedLog:
 
     def poll(self) -> list[Record]:
         """What is new. A file that is not there yet is nothing yet; OSError when what is there can't be read.
-
-        ConfigError from the time when its lines can be read in two ways.
-        """
+        ConfigError from the time when its lines can be read in two ways."""
         return list(self.new())
 
     def new(self) -> Iterator[Record]:
@@ -161,11 +159,9 @@ class _RankLog:
 
 
 class FollowedFile:
-    """Gives the lines that were completed since the last poll, of whatever file is at the path.
-
-    A file that was renamed is read to its end through its open descriptor, then the one that took its name. One that
-    became shorter, or begins differently, is read from its beginning. A file that is gone is nothing for now.
-    """
+    """Gives the lines that were completed since the last poll, of whatever file is at the path. A file that was renamed
+    is read to its end through its open descriptor, then the one that took its name. One that became shorter, or begins
+    differently, is read from its beginning. A file that is gone is nothing for now."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -30,10 +30,8 @@ _decode = msgspec.json.Decoder().decode
 
 
 def open_json_lines(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
-    """The table, where the file's first lines are JSON objects and some key of theirs is a loss.
-
-    ConfigError when they are, and a column of `asked` is not a key of theirs.
-    """
+    """The table, where the file's first lines are JSON objects and some key of theirs is a loss. ConfigError when they
+    are, and a column of `asked` is not a key of theirs."""
     head = head_of_objects(path)
     if not head:
         return None
@@ -134,10 +132,8 @@ _ARRAY = re.compile(rb"\s*\[\s*\{")
 
 
 def open_trainer_state(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
-    """The log history in the file, or in that of the newest `checkpoint-N` of a folder.
-
-    ConfigError when it is a trainer_state.json by its name and can't be read.
-    """
+    """The log history in the file, or in that of the newest `checkpoint-N` of a folder. ConfigError when it is a
+    trainer_state.json by its name and can't be read."""
     saved = _checkpoints(path if path.is_dir() else path.parent)
     if not path.is_dir():
         state = path

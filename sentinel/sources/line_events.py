@@ -124,10 +124,8 @@ COUNTS = frozenset({"step", "consumed_samples", "consumed_tokens", "global_batch
 
 
 def fields_of(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The fields among the names of a line; None for a value that is not a number.
-
-    Of several names of one field the preferred one that has a number is taken: the user's (`names`) before all.
-    """
+    """The fields among the names of a line; None for a value that is not a number. Of several names of one field the
+    preferred one that has a number is taken: the user's (`names`) before all."""
     fields: dict[str, Any] = {}
     ranks: dict[str, int] = {}
     if names:

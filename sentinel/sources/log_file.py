@@ -33,12 +33,9 @@ _SHOWN = 200  # characters of an unreadable line that are kept
 
 
 class LineReader:
-    """Turns lines into records.
-
-    `readings` counts the lines, or blocks of lines, with a step's readings; `foreign` the lines of other programs, such
-    as warnings and progress bars, which are not errors. `columns` (field to name) are looked for where the format has
-    names; `learned` is a decoder that has seen the head of the log.
-    """
+    """Turns lines into records. `readings` counts the lines, or blocks of lines, with a step's readings; `foreign` the
+    lines of other programs, such as warnings and progress bars, which are not errors. `columns` (field to name) are
+    looked for where the format has names; `learned` is a decoder that has seen the head of the log."""
 
     def __init__(
         self, line_format: LineFormat, columns: Mapping[str, str] = NO_COLUMNS, learned: Decoder | None = None
@@ -191,11 +188,9 @@ def read_log(path: Path, format_name: str | None = None, columns: Mapping[str, s
 
 
 class LogFile:
-    """A log's records, in their order; iterating reads the file again, in constant memory.
-
-    `reader` and `splitter` have the counts of the current, or last, iteration. ConfigError while iterating, where two
-    kinds of lines may be the training steps.
-    """
+    """A log's records, in their order; iterating reads the file again, in constant memory. `reader` and `splitter` have
+    the counts of the current, or last, iteration. ConfigError while iterating, where two kinds of lines may be the
+    training steps."""
 
     def __init__(
         self,

@@ -189,10 +189,8 @@ _VAL_LOSS = re.compile(r"\|\s*val(?:idation)?_loss:\s*([^\s|]+)")
 
 
 class NeMo(Decoder):
-    """`Training epoch 0, iteration 1/19 | … | global_step: 1 | reduced_train_loss: … | consumed_samples: …`.
-
-    NeMo counts from 0 (at global_step 1 the samples of two steps are consumed): one is added.
-    """
+    """`Training epoch 0, iteration 1/19 | … | global_step: 1 | reduced_train_loss: … | consumed_samples: …`. NeMo
+    counts from 0 (at global_step 1 the samples of two steps are consumed): one is added."""
 
     note = "NeMo counts steps from 0: its step N is update N + 1 here"
 

@@ -23,10 +23,8 @@ _CHUNK_SAMPLES = 1 << 12  # samples of a log that are in memory at a time
 
 
 def open_sources(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:
-    """The series in a file or folder: in columns, or else a log of lines. Never empty.
-
-    ConfigError when no format of it is known, or it cannot be read. `columns`: see `open_columns`.
-    """
+    """The series in a file or folder: in columns, or else a log of lines. Never empty. ConfigError when no format of it
+    is known, or it cannot be read. `columns`: see `open_columns`."""
     tables = open_columns(path, columns)
     if tables:
         return tables

@@ -29,10 +29,8 @@ DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
 def batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
-    """Record batches of the columns; without one, a batch of all names as `name`.
-
-    ValueError when the file says that it unpacks to more than a multiple of its size.
-    """
+    """Record batches of the columns; without one, a batch of all names as `name`. ValueError when the file says that it
+    unpacks to more than a multiple of its size."""
     with pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as table:
         names = [str(table.schema.column(number).path) for number in range(len(table.schema))]
         groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]

@@ -219,10 +219,8 @@ def _mean_and_spread(losses: list[float]) -> tuple[float, float | None]:
 
 
 def _facts_of_start(printed: Mapping[str, Any], first: Reading, interval: int) -> dict[str, Any]:
-    """Fields of RunStarted: what the program printed, and what its first line of readings adds.
-
-    The first sample's index is counted back from the first line, where the batch did not grow in between.
-    """
+    """Fields of RunStarted: what the program printed, and what its first line of readings adds. The first sample's
+    index is counted back from the first line, where the batch did not grow in between."""
     facts = dict(printed)
     resumed = facts.get("resumed_from") or 0
     consumed, batch = first.fields.get("consumed_samples"), first.fields.get("global_batch_samples")

@@ -25,10 +25,8 @@ from sentinel.vocabulary.sample import Validation
 
 
 class _Lanes:
-    """Puts rows of several lanes in order; at most two chunks of rows are in memory.
-
-    A new attempt begins for all lanes at once where they have one writer (tags of one file), else for each by itself.
-    """
+    """Puts rows of several lanes in order; at most two chunks of rows are in memory. A new attempt begins for all lanes
+    at once where they have one writer (tags of one file), else for each by itself."""
 
     def __init__(self, tally: Tally, *, one_writer: bool) -> None:
         self._tally = tally
@@ -108,10 +106,8 @@ class _Lanes:
 
 
 class RowMerge:
-    """From rows to samples: rows of lanes are put in order, and the rows of a step joined.
-
-    The last step waits, since more of it may come.
-    """
+    """From rows to samples: rows of lanes are put in order, and the rows of a step joined. The last step waits, since
+    more of it may come."""
 
     def __init__(self, tally: Tally, *, one_writer: bool = False) -> None:
         self._tally = tally

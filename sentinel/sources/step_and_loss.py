@@ -91,10 +91,8 @@ def _losses(pattern: re.Pattern[str], line: str) -> Iterator[Loss]:
 
 
 def _qualifier(line: str, at: int) -> str:
-    """The qualifier of a loss, in small letters: `val` of `val_loss` and of `val loss`; empty for `loss` alone.
-
-    A word that runs into `loss` (`closs`) is another word: it is returned with a sign that no name has.
-    """
+    """The qualifier of a loss, in small letters: `val` of `val_loss` and of `val loss`; empty for `loss` alone. A word
+    that runs into `loss` (`closs`) is another word: it is returned with a sign that no name has."""
     last = line[at - 1] if at else " "
     if last == " " and at > 1 and line[at - 2].isalnum() and (word := _WORD_BEFORE.search(line, max(0, at - 40), at)):
         name = word[1].lower().partition("_")[0]

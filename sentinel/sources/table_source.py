@@ -70,10 +70,8 @@ def object_source(
 def searched_source(
     path: Path, kind: str, batches: Callable[[Tally], Objects], asked: Mapping[str, str]
 ) -> ColumnSource:
-    """The same; the columns are found among the keys of the objects up to the first loss.
-
-    ConfigError where no key is a loss, or a column of `asked` is not a key.
-    """
+    """The same; the columns are found among the keys of the objects up to the first loss. ConfigError where no key is a
+    loss, or a column of `asked` is not a key."""
     names = (keys_of(objects) for objects, _ in batches(Tally()))
     return object_source(path, kind, batches, resolve_until_loss(names, asked, str(path)).columns)
 
@@ -92,10 +90,8 @@ def find_more(names: Iterable[str], columns: dict[str, str]) -> None:
 
 
 def _rows_of(columns: Mapping[str, Cells], count: int, first: int, tally: Tally, line: Callable[[int], int]) -> Rows:
-    """The readable rows of a batch; rows without any reading are passed over.
-
-    `first` is the number of the first row, for a table without a step; `line` gives the line of a row.
-    """
+    """The readable rows of a batch; rows without any reading are passed over. `first` is the number of the first row,
+    for a table without a step; `line` gives the line of a row."""
     wrong: dict[int, str] = {}
     for name, cells in columns.items():
         for row, what in cells.bad.items() if name not in CARRIED else ():  # no sample is lost for these

@@ -30,10 +30,8 @@ _TAKEN = tuple(name for name in FIELDS if name not in ("step", "rank", "attempt"
 
 
 def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[ColumnSource]:
-    """One source for each folder below the path whose event files have a loss, or for the one event file.
-
-    Empty where there are no event files. ConfigError when none of them has a loss, or a column of `asked`.
-    """
+    """One source for each folder below the path whose event files have a loss, or for the one event file. Empty where
+    there are no event files. ConfigError when none of them has a loss, or a column of `asked`."""
     runs = _runs(path)
     if runs and (wrong := [name for name in asked if name not in _TAKEN]):
         raise ConfigError(f"TensorBoard's events know no column for {wrong[0]}; there are: {', '.join(_TAKEN)}")

@@ -45,10 +45,8 @@ _AT_ONCE = 1 << 12
 
 def open_wandb(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The run of a .wandb file, or of the folder that holds one (wandb/offline-run-…); None for anything else.
-
-    ConfigError when nothing that was logged is a loss, when a column of `asked` is not there, or when a folder
-    holds several.
-    """
+    ConfigError when nothing that was logged is a loss, when a column of `asked` is not there, or when a folder holds
+    several."""
     if path.is_dir():
         there = sorted(path.glob("*.wandb"))
         if len(there) > 1:

@@ -171,10 +171,8 @@ class Parted(NamedTuple):
 
 
 def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
-    """Writes what stays and what is cut off, both on the disk when this returns; the file itself is only read.
-
-    Records are copied verbatim, after their checksums were checked.
-    """
+    """Writes what stays and what is cut off, both on the disk when this returns; the file itself is only read. Records
+    are copied verbatim, after their checksums were checked."""
     with path.open("rb") as file, kept.open("wb", _BUFFER_BYTES) as keeps, cut.open("wb", _BUFFER_BYTES) as cuts:
         opened = EventFile(file)
         problem, iteration = None, spans.first_iteration or 0

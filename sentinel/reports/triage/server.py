@@ -140,10 +140,8 @@ class TriageServer(SecuredServer, HTTPServer):
         self._made: tuple[float, int, dict[str, Any]] | None = None  # until when it is good, at which change, and it
 
     def document(self) -> dict[str, Any]:
-        """The document; made anew when it has changed, and shared by all requests meanwhile.
-
-        `live_from` is where the feed stood before the run was read: what came later is in the feed from there on.
-        """
+        """The document; made anew when it has changed, and shared by all requests meanwhile. `live_from` is where the
+        feed stood before the run was read: what came later is in the feed from there on."""
         with self._making:
             changes, mark = self.feed.changes, self.feed.mark
             begun = time.monotonic()

@@ -173,9 +173,8 @@ def _plain(signal: str, x: Floats, ratio: _Ratio) -> Correlation:
 
 
 def pearson(x: Floats, y: Floats) -> float:
-    """The coefficient of finite pairs, in -1 … 1; nan where either is constant, or there are fewer than 3.
-
-    Values are measured from the first pair: a loss scale of 10^9 that moves by 1 loses no digits."""
+    """The coefficient of finite pairs, in -1 … 1; nan where either is constant, or there are fewer than 3. Values are
+    measured from the first pair: a loss scale of 10^9 that moves by 1 loses no digits."""
     if len(x) < MIN_PAIRS:
         return math.nan
     x, y = x - x[0], y - y[0]
