@@ -32,9 +32,6 @@ class EarlyRise(Detector):
     only_unusual = True  # once the first losses are past; until then they come one at a time
 
     def __init__(self, thresholds: Thresholds) -> None:
-        self._sigmas = thresholds.climb_sigmas
-        self._floor = max(thresholds.band_floor, thresholds.climb_tolerance)
-        self._patience_steps = thresholds.patience_steps
         self._forget()
 
     def reset(self, why: Reset) -> None:
@@ -61,7 +58,7 @@ class EarlyRise(Detector):
             return None
         first = self._steps[-self._above]
         spacing = (self._steps[-1] - first) / (self._above - 1)
-        if self._steps[-1] - first + spacing / 2 < self._patience_steps:
+        if self._steps[-1] - first + spacing / 2 < known.thresholds.patience_steps:
             return None
         reason = (
             f"the last {self._above} losses are {min(self._losses[-self._above :]):.3f} or more, from step {first} on: "
@@ -89,7 +86,9 @@ class EarlyRise(Detector):
         usual = median(falls)
         sigma = robust_sigma([abs(fall - usual) for fall in falls])
         sigma = max(sigma, min(known.baseline.band.sigma, _WANDERS * self._risen))
-        self._edge = max(self._sigmas * sigma, self._floor * abs(self._best), _HIGHER * self._came_back)
+        t = known.thresholds
+        floor = max(t.band_floor, t.climb_tolerance)
+        self._edge = max(t.climb_sigmas * sigma, floor * abs(self._best), _HIGHER * self._came_back)
 
     def persists(self, block: Block) -> bool:
         return self._above >= _LEAST_ABOVE and block.median > self._best + self._edge

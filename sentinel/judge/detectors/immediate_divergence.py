@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from sentinel.judge.detectors.detector import Detector, Finding, Known
 from sentinel.judge.readings import Samples
-from sentinel.judge.thresholds import Thresholds
 
 _FAR_SAMPLES = 2  # Losses in a row that must be far above the level: one could be a single broken batch
 
@@ -18,14 +17,12 @@ class ImmediateDivergence(Detector):
 
     only_unusual = True
 
-    def __init__(self, thresholds: Thresholds) -> None:
-        self._factor = thresholds.outright_factor
-        self._guess = thresholds.hopeless_loss
-        self._run = 0
+    _run = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
         episode, loss = known.baseline.episode, samples.losses[-1]
-        if episode is None or not (loss > self._factor * episode.level > 0 and loss > self._guess):
+        factor, guess = known.thresholds.outright_factor, known.thresholds.hopeless_loss
+        if episode is None or not (loss > factor * episode.level > 0 and loss > guess):
             self._run = 0
             return None
         self._run += 1

@@ -12,7 +12,7 @@ import math
 from collections import deque
 
 from sentinel.judge.detectors.detector import Block, Detector, Known, Reset, ResumeDrop
-from sentinel.judge.noise_band import BLOCK, NoiseBand
+from sentinel.judge.noise_band import BLOCK
 from sentinel.judge.thresholds import Thresholds
 
 _FALLS = 3  # Times what the loss falls by in a block that a drop must exceed: a level lags a steady fall by 1.5 blocks
@@ -27,9 +27,6 @@ class LossDrop(Detector):
     """Data that repeats itself makes the loss drop at once and return to its old level soon: that is no divergence."""
 
     def __init__(self, thresholds: Thresholds) -> None:
-        self._sigmas = thresholds.band_sigmas
-        self._floor = thresholds.band_floor
-        self._patience_steps = thresholds.patience_steps
         self.reset(Reset.SETTINGS)
 
     def reset(self, why: Reset) -> None:
@@ -58,27 +55,20 @@ class LossDrop(Detector):
 
     def _doubted(self, block: Block, known: Known) -> bool:
         band = known.baseline.band
-        if not band.ready or math.isinf(self._sigmas):
+        if not band.ready or math.isinf(known.thresholds.band_sigmas):
             return False
         depth = band.level - block.median
-        if self._since is None and not self._is_drop(depth, band):
+        if self._since is None and not _is_drop(depth, known):
             return False
         since = self._begin(block, known) if self._since is None else self._since
         self._depth = max(self._depth, depth)
         if depth < self._depth / 2:
             self._since = None
-            return self._is_drop(depth, band)  # a block that is partly of the drop
+            return _is_drop(depth, known)  # a block that is partly of the drop
         self._blocks.append([loss for _, loss in block.losses])
-        if len(self._blocks) >= _LEAST_BLOCKS and block.last_step - since >= self._patience_steps:
+        if len(self._blocks) >= _LEAST_BLOCKS and block.last_step - since >= known.thresholds.patience_steps:
             self._accept(known)
         return True
-
-    def _is_drop(self, depth: float, band: NoiseBand) -> bool:
-        """Whether a block's median that far below the level is no learning: it has less than half of one's noise."""
-        if depth <= 0:
-            return False
-        least = max(self._sigmas * band.sigma / 3, self._floor * abs(band.level))
-        return depth > least and depth > least + _FALLS * band.falling
 
     def _begin(self, block: Block, known: Known) -> int:
         self._since, self._depth = block.first_step, 0.0
@@ -103,3 +93,12 @@ class LossDrop(Detector):
         band.clear()
         for losses in self._blocks:
             band.learn(losses)
+
+
+def _is_drop(depth: float, known: Known) -> bool:
+    """Whether a block's median that far below the level is no learning: it has less than half of one's noise."""
+    if depth <= 0:
+        return False
+    t, band = known.thresholds, known.baseline.band
+    least = max(t.band_sigmas * band.sigma / 3, t.band_floor * abs(band.level))
+    return depth > least and depth > least + _FALLS * band.falling

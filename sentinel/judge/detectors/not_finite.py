@@ -10,7 +10,6 @@ import math
 from sentinel.judge.detectors.detector import Detector, Finding, Known
 from sentinel.judge.events import EventKind
 from sentinel.judge.readings import Samples
-from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import ScrapedSample
 
 
@@ -19,9 +18,7 @@ class NotFinite(Detector):
     nan; one alone, and then a finite one: the weights were not reached."""
 
     only_unusual = True
-
-    def __init__(self, thresholds: Thresholds) -> None:
-        self._samples = 0
+    _samples = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
         if not samples.losses:

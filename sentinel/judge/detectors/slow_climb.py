@@ -52,9 +52,6 @@ class SlowClimb(Detector):
     per_settings = True
 
     def __init__(self, thresholds: Thresholds) -> None:
-        self._sigmas = thresholds.climb_sigmas
-        self._tolerance = thresholds.climb_tolerance
-        self._patience_steps = thresholds.patience_steps
         self._forget()
 
     def reset(self, why: Reset) -> None:
@@ -89,8 +86,7 @@ class SlowClimb(Detector):
     def _take_coarse(self, block: Block, known: Known, learns: bool) -> None:
         noise = _MEDIAN_ERROR * known.baseline.band.neighbours / math.sqrt(BLOCK)
         finer = noise if len(self._medians) >= _ENOUGH_BLOCKS else math.inf
-        tolerance = max(self._tolerance, known.regime.widened)
-        self._coarse.push(self._last[-1], block.median, finer, self._sigmas, tolerance, learns)
+        self._coarse.push(self._last[-1], block.median, finer, known, learns=learns)
 
     def _push(self, block: _Mean, known: Known, learns: bool) -> None:
         finer: float | None = None
@@ -110,7 +106,7 @@ class SlowClimb(Detector):
                 noise = known.baseline.band.neighbours
                 finer = max(_wandering(self._medians, math.inf), _MEDIAN_ERROR * noise / math.sqrt(BLOCK))
             scale = self._scales[level]
-            scale.push(block, lowest, finer, self._sigmas, max(self._tolerance, known.regime.widened), learns)
+            scale.push(block, lowest, finer, known, learns=learns)
             finer = scale.sigma
 
     def check(self, block: Block, known: Known) -> Finding | None:
@@ -159,7 +155,7 @@ class SlowClimb(Detector):
             blocks = _BLOCKS_ABOVE_COARSE
         if finest:
             scale.slide(last[-_GROWTH * blocks :], blocks, scale.agreed_edge if agreed else scale.edge)
-        return scale.climbs_for(share * self._patience_steps, block.median, blocks)
+        return scale.climbs_for(share * known.thresholds.patience_steps, block.median, blocks)
 
     def persists(self, block: Block) -> bool:
         """Until the last 32 losses are half-way back: at the edge itself the alarm of a loss that wavers would flap."""
@@ -187,8 +183,9 @@ class _Scale:
         self._last: float | None = None
         self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
-    def push(self, block: _Mean, lowest: float, finer: float, sigmas: float, tolerance: float, learns: bool) -> None:
+    def push(self, block: _Mean, lowest: float, finer: float, known: Known, *, learns: bool) -> None:
         value, first_step, self._until = block
+        sigmas, tolerance = known.thresholds.climb_sigmas, max(known.thresholds.climb_tolerance, known.regime.widened)
         self._latest = value
         self.sigma = max(_wandering(self._values, finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least
         best = self.best

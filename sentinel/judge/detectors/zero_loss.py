@@ -12,7 +12,6 @@ import math
 from sentinel.judge.detectors.detector import Detector, Finding, Known
 from sentinel.judge.events import EventKind
 from sentinel.judge.readings import Samples
-from sentinel.judge.thresholds import Thresholds
 
 _FAR_FROM_ZERO = 0.1  # Nats. A log of four decimals shows 0.0 below 0.00005, three decades further down
 _BEGUN_SAMPLES = 8  # Losses before a zero can be impossible: an easy task falls to nothing in its first few
@@ -23,11 +22,8 @@ class ZeroLoss(Detector):
     number out of its mean (`logging_nan_inf_filter`, on by default), and logs 0.0 where all were left out; its versions
     before 4.38 log no gradient norm that would show nan. A zero or two are batches without labels."""
 
-    def __init__(self, thresholds: Thresholds) -> None:
-        self._limit = thresholds.patience_samples
-        self._smallest = math.inf
-        self._samples = 0
-        self._run = 0
+    _smallest = math.inf
+    _samples = _run = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
         smallest = min(samples.losses)
@@ -42,7 +38,7 @@ class ZeroLoss(Detector):
         if self.onset_range is None:
             self.onset_range = (step if after is None else min(after + 1, step), step)
         self._run += 1
-        if self._run < self._limit:
+        if self._run < known.thresholds.patience_samples:
             return None
         reason = (
             f"the loss is exactly 0.0 since step {self.onset_range[1]}, and no loss before it was near 0: "
