@@ -135,17 +135,10 @@ def open_trainer_state(path: Path, asked: Mapping[str, str]) -> ColumnSource | N
     """The log history in the file, or in that of the newest `checkpoint-N` of a folder. ConfigError when it is a
     trainer_state.json by its name and can't be read."""
     saved = _checkpoints(path if path.is_dir() else path.parent)
-    if not path.is_dir():
-        state = path
-    elif (path / _FILE).is_file():
-        state = path / _FILE
-    else:
-        states = [path / each.tag / _FILE for each in saved if (path / each.tag / _FILE).is_file()]
-        if not states:
-            return None
-        state = states[-1]
-    read = _history(state)
-    if read is None:
+    found = [file for tag in (*(each.tag for each in saved), "") if (file := path / tag / _FILE).is_file()]
+    state = next(reversed(found), None) if path.is_dir() else path
+    read = None if state is None else _history(state)
+    if state is None or read is None:
         return None
     name, history = read
     if wrong := [ours for ours in asked if ours in ("rank", "attempt")]:
