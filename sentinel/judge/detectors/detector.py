@@ -145,7 +145,11 @@ class Detector(Protocol):
     onset_range: tuple[int, int] | None = None  # The onset of what is under way, whether it is a finding yet or not
     excludes: bool = False  # Whether the newest sample has no loss that a later detector may learn from
 
-    def __init__(self, thresholds: Thresholds) -> None: ...
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begins with nothing learned."""
 
     def is_quiet(self, samples: Samples, known: Known) -> bool:
         """Whether these eight plain samples can be taken together, where no onset is under way."""

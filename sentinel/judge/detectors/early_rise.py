@@ -12,7 +12,6 @@ from itertools import pairwise
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
 from sentinel.judge.noise_band import BLOCK, median, robust_sigma
 from sentinel.judge.readings import Samples
-from sentinel.judge.thresholds import Thresholds
 
 _MOST_SAMPLES = 12 * BLOCK  # From there on `SlowClimb` has the noise of its blocks
 _BEST_OF = 5  # Neighbouring losses whose median is the level
@@ -30,9 +29,6 @@ class EarlyRise(Detector):
     that bends as it falls does not wander."""
 
     only_unusual = True  # once the first losses are past; until then they come one at a time
-
-    def __init__(self, thresholds: Thresholds) -> None:
-        self._forget()
 
     def reset(self, why: Reset) -> None:
         if why in (Reset.SETTINGS, Reset.LEVEL):

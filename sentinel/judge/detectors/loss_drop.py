@@ -13,7 +13,6 @@ from collections import deque
 
 from sentinel.judge.detectors.detector import Block, Detector, Known, Reset, ResumeDrop
 from sentinel.judge.noise_band import BLOCK
-from sentinel.judge.thresholds import Thresholds
 
 _FALLS = 3  # Times what the loss falls by in a block that a drop must exceed: a level lags a steady fall by 1.5 blocks
 _LEAST_BLOCKS = 3  # Blocks that a drop must have lasted for, however many steps they are apart
@@ -26,17 +25,17 @@ _LOWER_LR = 0.7  # Share of the LR from before the resume below which the lower 
 class LossDrop(Detector):
     """Data that repeats itself makes the loss drop at once and return to its old level soon: that is no divergence."""
 
-    def __init__(self, thresholds: Thresholds) -> None:
-        self.reset(Reset.SETTINGS)
-
     def reset(self, why: Reset) -> None:
         if why is Reset.SETTINGS:
-            self._unsettled = 0
-            self._since: int | None = None
-            self._depth = 0.0
-            self._resumed = False
-            self._level_before = math.nan
-            self._blocks: deque[list[float]] = deque(maxlen=_KEPT_BLOCKS)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._unsettled = 0
+        self._since: int | None = None
+        self._depth = 0.0
+        self._resumed = False
+        self._level_before = math.nan
+        self._blocks: deque[list[float]] = deque(maxlen=_KEPT_BLOCKS)
 
     def learn(self, block: Block, known: Known) -> None:
         """Pauses the band while the block is part of a drop that has not lasted for a patience yet."""

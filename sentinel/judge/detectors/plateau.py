@@ -15,7 +15,6 @@ from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, R
 from sentinel.judge.events import EventKind
 from sentinel.judge.noise_band import PowerLaw
 from sentinel.judge.reference import Reference
-from sentinel.judge.thresholds import Thresholds
 
 _PER_OCTAVE = 4  # Means kept for each doubling of the steps: a trend of months is a few dozen numbers
 _FITTED = 8  # Means that a trend is drawn through: two doublings, up to one doubling ago
@@ -31,9 +30,6 @@ class Plateau(Detector):
     learning curves are power laws after the warmup)."""
 
     per_settings = True
-
-    def __init__(self, thresholds: Thresholds) -> None:
-        self._forget()
 
     def reset(self, why: Reset) -> None:
         if why is Reset.TREND:

@@ -16,7 +16,6 @@ from statistics import NormalDist
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
 from sentinel.judge.noise_band import BLOCK, wandering_sigma
-from sentinel.judge.thresholds import Thresholds
 
 _FINEST = 4 * BLOCK  # Samples of the finest scale's blocks: below it the noise band sees a rise sooner
 _COARSE_STEPS = 28  # Steps that eight losses span at the least where medians of eight are a scale of their own
@@ -50,9 +49,6 @@ class SlowClimb(Detector):
     """
 
     per_settings = True
-
-    def __init__(self, thresholds: Thresholds) -> None:
-        self._forget()
 
     def reset(self, why: Reset) -> None:
         if why is Reset.LEVEL:
