@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.numbers import to_json
+from sentinel.vocabulary.numbers import LARGEST_WHOLE, to_json
 from sentinel.vocabulary.sample import Sample
 
 SUFFIXES = (".csv", ".parquet", ".jsonl")
 _KEYS = ("attempt", "global_step")
 _WHOLE = tuple(f.name for f in fields(Sample) if str(f.type).startswith("int"))
-_LARGEST_WHOLE = 2**53
 
 
 class Columns:
@@ -38,7 +37,7 @@ class Columns:
             if there := _there(readings, name).any():
                 self._measured.add(name)
             values = readings.columns[name][_there(readings, name)] if there and name in _WHOLE else np.zeros(0)
-            if not ((values == np.floor(values)) & (np.abs(values) < _LARGEST_WHOLE)).all():
+            if not ((values == np.floor(values)) & (np.abs(values) < LARGEST_WHOLE)).all():
                 self._broken.add(name)
         if readings.skipped is not None:
             self._measured.add("skipped")

@@ -149,10 +149,8 @@ class MlPerf(Decoder):
     metadata have the count of samples and no step, a step is that count over the global batch size that the log names,
     and the count itself where it names none."""
 
-    def __init__(self) -> None:
-        self.note = ""
-        self._batch = 0  # samples
-        self._from_zero = False
+    _batch = 0  # samples
+    _from_zero = False
 
     def decode(self, line: str) -> Sequence[Event] | None:
         begin = line.find(":::MLLOG {")

@@ -62,7 +62,7 @@ def whole(text: str) -> int | None:
     return value if 0 <= value < _MOST else None
 
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # the escapes that colour a line
 _ISO = re.compile(
     r"(?<!\d)(\d{4})[-/]?(\d\d)[-/]?(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6})\d{0,3})?(Z|[-+]\d\d:?\d\d(?!\d))?"
 )
@@ -73,11 +73,6 @@ _RANK = re.compile(
     r"|^\s*\[?(\d{1,6})\]?\s*:\s|\b(DP=\d+\|(?:[CPT]P=\d+\|?)+)"
 )
 _PREFIX_LENGTH = 400  # characters; text further right is not a prefix
-
-
-def uncoloured(line: str) -> str:
-    """The line without the escapes that colour it."""
-    return _ANSI.sub("", line) if "\x1b" in line else line
 
 
 def rank_of(head: str) -> str | None:

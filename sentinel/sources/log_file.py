@@ -15,7 +15,7 @@ from sentinel.sources.file_bytes import LineSplitter
 from sentinel.sources.line_decoders import LineFormat
 from sentinel.sources.line_events import Decoder, Evaluated, Event, Reading, checked
 from sentinel.sources.line_formats import FORMATS, format_named
-from sentinel.sources.line_text import uncoloured, unwrapped
+from sentinel.sources.line_text import ANSI, unwrapped
 from sentinel.sources.rank_merge import AttemptMerge
 from sentinel.sources.taken_names import TakenNames
 from sentinel.vocabulary.errors import ConfigError, LineError
@@ -87,7 +87,7 @@ class LineReader:
             self.foreign += 1
             return []
         if "\x1b" in line:
-            line = uncoloured(line)
+            line = ANSI.sub("", line)
         if line.startswith("{") and (inner := unwrapped(line)) is not None:
             self.lines -= 1
             return [record for part in inner for record in self.feed(part, number)]

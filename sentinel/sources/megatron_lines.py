@@ -193,9 +193,7 @@ class NeMo(Decoder):
     counts from 0 (at global_step 1 the samples of two steps are consumed): one is added."""
 
     note = "NeMo counts steps from 0: its step N is update N + 1 here"
-
-    def __init__(self) -> None:
-        self._validated: float | None = None
+    _validated: float | None = None
 
     def decode(self, line: str) -> Sequence[Event] | None:
         if ("train_loss" not in line and "val_loss" not in line) or "|" not in line:
