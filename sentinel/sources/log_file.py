@@ -222,9 +222,8 @@ def _recognised(path: Path, columns: Mapping[str, str]) -> LineReader:
     for count, (_, line) in enumerate(_lines(path, LineSplitter()), start=1):
         trial.feed(line)
         characters += len(line)
-        if count >= _HEAD_LINES and trial.decided:
-            break
-        if count >= _MOST_HEAD_LINES or characters >= _MOST_HEAD_CHARACTERS:
+        enough = count >= _MOST_HEAD_LINES or characters >= _MOST_HEAD_CHARACTERS
+        if enough or (count >= _HEAD_LINES and trial.decided):
             break
     best = trial.best
     if best is None and columns:
