@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import LrWarmup, SeqlenWarmup, Wanted, changes_at, megatron_changes
@@ -45,8 +45,6 @@ ASKED: tuple[Change, ...] = (
     SetVariable(name="SAVE_INTERVAL", value="100"),
     SetJson(path=("a",), value=3),
     SetJson(path=("curriculum_learning", "enabled"), value=True),
-    SetDirective(flag="--time", value="10:00:00"),
-    SetDirective(flag="--comment", value="it's"),
 )
 
 
@@ -153,7 +151,6 @@ _FEW: tuple[Change, ...] = (
     SetVariable(name="L", value="3"),
     SetVariable(name="A", value="3"),
     SetJson(path=("a", "b"), value=3),
-    SetDirective(flag="--time", value="1"),
 )
 
 CASES: dict[str, Callable[[], Iterator[str]]] = {
