@@ -12,7 +12,7 @@ from sentinel.sources.column_names import meaning
 from sentinel.sources.line_text import number, time_of, whole
 from sentinel.sources.step_kinds import StepKinds
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import LARGEST_WHOLE, seconds_problem, whole_problem
+from sentinel.vocabulary.numbers import COUNT, LARGEST_WHOLE, UNIX_SECONDS, shown
 
 FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 here"
 
@@ -110,8 +110,8 @@ class Decoder:
 
 def checked(event: Event) -> Event:
     """The event, of a step with fields of Sample alone. LineError where one of its counts or its time is impossible."""
-    if (why := seconds_problem(event.time_unix_s)) is not None:
-        raise LineError(f"the time {why}")
+    if event.time_unix_s not in UNIX_SECONDS:
+        raise LineError(f"the time should be {UNIX_SECONDS}, not {event.time_unix_s:g}")
     if isinstance(event, Reading):
         for name in _BESIDE:
             event.fields.pop(name, None)
@@ -124,7 +124,7 @@ def checked(event: Event) -> Event:
         counts = (getattr(event, "step", None),)
     for count in counts:
         if type(count) is int and not 0 <= count <= LARGEST_WHOLE:
-            raise LineError(f"a count {whole_problem(count)}")
+            raise LineError(f"a count should be {COUNT}, not {shown(count)}")
     return event
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from operator import attrgetter
 from typing import Any
 
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import ConfigError, LineError
-from sentinel.vocabulary.numbers import COUNT, UnixSeconds, dump_json, load_object, seconds_problem, whole_problem
+from sentinel.vocabulary.numbers import COUNT, UnixSeconds, dump_json, load_object
 from sentinel.vocabulary.training_settings import SharedSettings, TrainingSettings, settings_of
 
 
@@ -204,20 +203,6 @@ def decode(line: str) -> Record | None:
         return None
     del data["kind"]
     return read(cls, data, form=_JOURNAL)
-
-
-def checked(sample: Sample) -> Sample:
-    """The sample of a decoder that knows the fields' types and not what they may hold. LineError as of `decode`."""
-    if (why := seconds_problem(sample.time_unix_s)) is not None:
-        raise LineError(f"time_unix_s {why}")
-    for name, count in zip(_COUNTS, _counts_of(sample), strict=True):
-        if count is not None and (why := whole_problem(count)) is not None:
-            raise LineError(f"{name} {why}")
-    return sample
-
-
-_COUNTS = tuple(f.name for f in fields(Sample) if str(f.type).removesuffix(" | None") == "int")
-_counts_of = attrgetter(*_COUNTS)
 
 
 # Settings that a run reports: the ranges that a configuration must keep are not checked.
