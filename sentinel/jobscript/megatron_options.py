@@ -83,11 +83,8 @@ def warmup_end_tokens(facts: Facts, lr: LrSchedule) -> int | None:
     """Tokens that are consumed where the warmup of the options ends; None where that can't be counted."""
     if lr.unit == "tokens":
         return lr.warmup
-    if (track := track_of(facts)) is None:
-        return None
-    if lr.unit == "samples":
-        return track.tokens_at(Position(), lr.warmup)
-    return track.reach(Position(), step=lr.warmup).tokens
+    track = track_of(facts)
+    return None if track is None else track.tokens_at(Position(), lr.unit, lr.warmup)
 
 
 def discrete_curriculum(schedule: SeqlenSchedule) -> dict[str, Any]:

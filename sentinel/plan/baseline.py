@@ -108,5 +108,5 @@ def lr_warmup_steps(baseline: Baseline) -> tuple[int, int] | None:
     if batch is None or full is None:
         return None
     track = Track(full=full, batch=batch, seqlen=baseline.seqlen, shorten=baseline.shorten or "truncate")
-    begin, end = (track.reach(Position(), **{lr.unit: count}).step for count in (lr.anchor, lr.warmup_end))
+    begin, end = (track.reach(Position(), lr.unit, count).step for count in (lr.anchor, lr.warmup_end))
     return begin, end
