@@ -72,10 +72,7 @@ def given(text: str) -> Given:
     reading = read(script)
     launch, *others = trainers(reading)
     unread: list[Unread] = []
-    options = (
-        *_of_yaml(reading, unread),
-        *_options((_text(reading, word) for word in launch.arguments), unread),
-    )
+    options = (*_of_yaml(reading, unread), *_options((_text(reading, word) for word in launch.arguments), unread))
     complete = not unread
     for other in others:
         line = script.line(other.command.node.start_byte)

@@ -13,15 +13,7 @@ import yaml
 
 from sentinel.jobscript.arguments import Reached, Reading
 from sentinel.jobscript.change import Edit, RemoveOption, SetOption
-from sentinel.jobscript.here_documents import (
-    Document,
-    Fill,
-    documents,
-    filled,
-    in_script,
-    names_of,
-    the_only,
-)
+from sentinel.jobscript.here_documents import Document, Fill, documents, filled, in_script, names_of, the_only
 from sentinel.jobscript.made_json import bare
 from sentinel.jobscript.trainer import trainers
 from sentinel.vocabulary.errors import LineError

@@ -39,7 +39,7 @@ def between(draw: st.DrawFn) -> dict[str, int]:
 
 def block(schedule: FixedLinear | FixedRoot | DifficultySchedule, schedule_type: str) -> dict[str, Any]:
     config = {"total_curriculum_step": schedule.total_steps, "difficulty_step": schedule.multiple}
-    if not isinstance(schedule, FixedLinear):
+    if schedule_type != "fixed_linear":
         config["root_degree"] = schedule.root_degree
     return {
         "enabled": True,

@@ -10,13 +10,7 @@ from sentinel.vocabulary.pacing.data_efficiency import (
 from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, IndexedMetric, curriculum_learning, data_efficiency
 from sentinel.vocabulary.pacing.lr_and_batch import SLW_AND_BATCH, BatchSizeSchedule, LrSchedule, refuse_beside_slw
 from sentinel.vocabulary.pacing.seqlen import Adaptive, AdaptiveState, Custom, SeqlenSchedule
-from sentinel.vocabulary.pacing.slw_changes import (
-    BILLION,
-    SlwRun,
-    slw_changes,
-    start_for_size,
-    warmup_tokens,
-)
+from sentinel.vocabulary.pacing.slw_changes import BILLION, SlwRun, slw_changes, start_for_size, warmup_tokens
 from sentinel.vocabulary.pacing.slw_formulas import FixedDiscrete, FixedLinear, FixedRoot, Mixed, staircase
 from sentinel.vocabulary.pacing.track import Position, Shortening, Track, shortening, trained_tokens
 
