@@ -18,10 +18,9 @@ from sentinel.vocabulary.pacing import (
     FixedLinear,
     FixedRoot,
     RandomLtdSchedule,
-    curriculum_learning,
-    data_efficiency,
     staircase,
 )
+from sentinel.vocabulary.pacing.deepspeed import curriculum_learning, data_efficiency
 
 MULTIPLE = st.sampled_from((1, 8, 16))
 TOTAL = st.integers(1, 400)

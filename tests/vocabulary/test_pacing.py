@@ -16,7 +16,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.pacing import (
     Adaptive,
-    AdaptiveState,
     BatchSizeSchedule,
     CurriculumSchedule,
     Custom,
@@ -38,7 +37,6 @@ from sentinel.vocabulary.pacing import (
     staircase,
     start_for_size,
     trained_tokens,
-    warmup_tokens,
 )
 from sentinel.vocabulary.pacing import track as track_module
 from sentinel.vocabulary.pacing.presets import (
@@ -47,6 +45,8 @@ from sentinel.vocabulary.pacing.presets import (
     gpt_seqlen,
     lr,
 )
+from sentinel.vocabulary.pacing.seqlen import AdaptiveState
+from sentinel.vocabulary.pacing.slw_changes import warmup_tokens
 
 STEP = st.integers(0, 3000)
 
