@@ -14,7 +14,7 @@ from sentinel.bounded import DOCUMENT_BYTES, UnfitFileError, open_regular, read_
 from sentinel.durable import os_errors_named, sync_folder
 from sentinel.vocabulary.errors import IncidentLogError, LineError
 from sentinel.vocabulary.names import why_not_a_name
-from sentinel.vocabulary.numbers import dump_json, load_object, seconds_problem, to_number
+from sentinel.vocabulary.numbers import UNIX_SECONDS, dump_json, load_object, to_number
 
 _EVENTS = {"troubled": "alert_firing", "relieved": "alert_resolved"}  # names in older logs, and what they are now
 _TOPICS = {"struggling": "watch_failing"}
@@ -38,8 +38,8 @@ def checked_event(event: dict[str, Any]) -> dict[str, Any]:
     time_unix_s = to_number(event.get("time_unix_s"), "time_unix_s")
     if time_unix_s is None or math.isnan(time_unix_s):
         raise LineError("time_unix_s is missing")
-    if (why := seconds_problem(time_unix_s)) is not None:
-        raise LineError(f"time_unix_s {why}")
+    if time_unix_s not in UNIX_SECONDS:
+        raise LineError(f"time_unix_s should be {UNIX_SECONDS}, not {time_unix_s:g}")
     return with_new_names(event)
 
 

@@ -11,18 +11,7 @@ import typer
 from sentinel.act.following import anchor_at
 from sentinel.act.perform import carry_out
 from sentinel.act.undo import settle
-from sentinel.cli.shared import (
-    RUNS,
-    ConfigDir,
-    Json,
-    Run,
-    Yes,
-    advise,
-    confirmed,
-    print_json,
-    reading_bar,
-    to_stderr,
-)
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, Yes, advise, confirmed, print_json, reading_bar, to_stderr
 from sentinel.config import Config
 from sentinel.daemon.paging import delivering
 from sentinel.daemon.run_files import clock, find_config

@@ -18,20 +18,18 @@ from sentinel.jobscript.change import (
     Edit,
     RemoveOption,
     Rewritten,
-    SetDirective,
     SetJson,
     SetOption,
     SetVariable,
     edited,
     refuse_unwritable,
 )
-from sentinel.jobscript.directives import set_directive
 from sentinel.jobscript.here_documents import set_json
 from sentinel.jobscript.options import refuse_more_than_asked, remove_option, set_option, set_variable
 from sentinel.jobscript.syntax import parse
 from sentinel.jobscript.training_yaml import set_in_yaml
 
-__all__ = ["Change", "RemoveOption", "Rewritten", "SetDirective", "SetJson", "SetOption", "SetVariable", "rewrite"]
+__all__ = ["Change", "RemoveOption", "Rewritten", "SetJson", "SetOption", "SetVariable", "rewrite"]
 
 
 def rewrite(text: str, changes: Sequence[Change]) -> Rewritten:
@@ -47,7 +45,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> Rewritten:
     before, after = (re.findall(r"[^\n]*\n|[^\n]+", each) for each in (text, new))
     lines = difflib.unified_diff(before, after, "job script", "job script, rewritten")
     diff = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-    return Rewritten(text=new, diff=diff, changed_lines=_changed_lines(before, after))
+    return Rewritten(text=new, diff=diff)
 
 
 def _with_one(text: str, change: Change) -> str:
@@ -74,13 +72,3 @@ def _edits(reading: Reading, change: Change) -> tuple[Edit, ...]:
             return set_variable(reading, change)
         case SetJson():
             return set_json(reading, change)
-        case SetDirective():
-            return set_directive(reading.script, change)
-
-
-def _changed_lines(before: Sequence[str], after: Sequence[str]) -> tuple[int, ...]:
-    found: list[int] = []
-    for tag, start, end, _, _ in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if tag != "equal":
-            found += range(start + 1, max(end, start + 1) + 1)
-    return tuple(found)

@@ -62,18 +62,7 @@ class SetJson:
             raise ConfigError(f"{self.path!r} is not the path of a key of the DeepSpeed JSON")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetDirective:
-    """An `#SBATCH` line gets this value, or is added below the others."""
-
-    flag: str  # The long name, as `--time`; a line that has the short one (`-t`) is found, too
-    value: str
-
-    def __post_init__(self) -> None:
-        _check(_FLAG, self.flag, "an sbatch option")
-
-
-Change = SetOption | RemoveOption | SetVariable | SetJson | SetDirective
+Change = SetOption | RemoveOption | SetVariable | SetJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +88,6 @@ class Rewritten:
 
     text: str
     diff: str  # Unified, from the script as it was; empty where nothing had to change
-    changed_lines: tuple[int, ...]  # Of the script as it was, from 1: replaced, removed, or one was added before them
 
 
 def _check(pattern: re.Pattern[str], name: str, what: str) -> None:

@@ -79,22 +79,20 @@ def replicas(facts: Facts) -> int | None:
 
 
 @lru_cache(maxsize=64)  # the rules ask for the same few again and again
-def steps_of(facts: Facts, *, samples: int | None = None, tokens: int | None = None) -> float | None:
+def steps_of(facts: Facts, unit: str, count: int) -> float | None:
     """Optimizer steps, the last one in part, for so many samples or tokens along the batch ramp and SLW.
 
     None where the batch is not known, or where a curriculum is there that can't be followed and tokens are counted.
     """
-    batch, seqlen = batch_schedule(facts), curriculum_schedule(facts)
-    if batch is None or (tokens is not None and (facts.seq_length is None or (facts.curriculum and seqlen is None))):
+    batch, seqlen, by_tokens = batch_schedule(facts), curriculum_schedule(facts), unit == "tokens"
+    if batch is None or (by_tokens and (facts.seq_length is None or (facts.curriculum and seqlen is None))):
         return None
-    track = Track(full=facts.seq_length or 1, batch=batch, seqlen=None if tokens is None else seqlen)
+    track = Track(full=facts.seq_length or 1, batch=batch, seqlen=seqlen if by_tokens else None)
     with contextlib.suppress(ConfigError):
-        end = track.reach(Position(), samples=samples, tokens=tokens)
-        before = track.reach(Position(), step=max(0, end.step - 1))
-        wanted, begin, full = (
-            (samples, before.samples, end.samples) if samples is not None else (tokens or 0, before.tokens, end.tokens)
-        )
-        return before.step + (wanted - begin) / (full - begin) if full > begin else 0.0
+        end = track.reach(Position(), unit, count)
+        before = track.reach(Position(), "steps", max(0, end.step - 1))
+        begin, full = before.counted(unit), end.counted(unit)
+        return before.step + (count - begin) / (full - begin) if full > begin else 0.0
     return None
 
 
@@ -102,8 +100,8 @@ def total_steps(facts: Facts) -> float | None:
     """Optimizer steps of the run, by whichever of its ends comes first."""
     ends = [
         facts.train_iters or None,
-        None if facts.train_samples is None else steps_of(facts, samples=facts.train_samples),
-        None if facts.train_tokens is None else steps_of(facts, tokens=facts.train_tokens),
+        None if facts.train_samples is None else steps_of(facts, "samples", facts.train_samples),
+        None if facts.train_tokens is None else steps_of(facts, "tokens", facts.train_tokens),
     ]
     return min((end for end in ends if end is not None), default=None)
 
@@ -121,7 +119,8 @@ def _first(facts: Facts, iters: int | None, samples: int | None, tokens: int | N
     """The steps of whichever of the three is given."""
     if iters is not None:
         return iters
-    return None if samples is None and tokens is None else steps_of(facts, samples=samples, tokens=tokens)
+    given = {"samples": samples, "tokens": tokens}
+    return next((steps_of(facts, unit, count) for unit, count in given.items() if count is not None), None)
 
 
 def track_of(facts: Facts) -> Track | None:

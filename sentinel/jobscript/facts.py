@@ -194,9 +194,7 @@ def minutes(text: str) -> float | None:
     if found is None:
         return None
     parts = [int(part) for part in found["rest"].split(":")]
-    if found["days"] is not None:
-        hours, mins, seconds = (*parts, 0, 0)[:3]
-        return int(found["days"]) * 1440 + hours * 60 + mins + seconds / 60
-    if len(parts) == 3:
-        return parts[0] * 60 + parts[1] + parts[2] / 60
-    return parts[0] + (parts[1] / 60 if len(parts) == 2 else 0)
+    if found["days"] is None:  # from the right: two parts are minutes and seconds, one is minutes
+        parts = [0] * (len(parts) < 3) + parts
+    hours, mins, seconds = (*parts, 0, 0)[:3]
+    return int(found["days"] or 0) * 1440 + hours * 60 + mins + seconds / 60

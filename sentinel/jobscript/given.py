@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import takewhile
 from typing import Any, TypeVar
 
 from sentinel.jobscript.arguments import Moment, Reached, Reading, read
@@ -73,19 +72,15 @@ def given(text: str) -> Given:
     reading = read(script)
     launch, *others = trainers(reading)
     unread: list[Unread] = []
-    options = (
-        *_of_yaml(reading, unread),
-        *_options((_text(reading, word) for word in launch.arguments), unread),
-    )
-    complete, first = not unread, launch.arguments[0] if launch.arguments else None
-    before = takewhile(lambda word: word is not first, launch.command.words)
+    options = (*_of_yaml(reading, unread), *_options((_text(reading, word) for word in launch.arguments), unread))
+    complete = not unread
     for other in others:
         line = script.line(other.command.node.start_byte)
         unread.append(Unread(what="another start of the trainer", why="only the first one is looked at", line=line))
     return Given(
         program=launch.program,
         options=options,
-        launcher=tuple(_options((_text(reading, word) for word in before), [])),
+        launcher=tuple(_options((_text(reading, word) for word in launch.starting), [])),
         directives={flag: value for flag in _DIRECTIVES if (value := directive(script, flag)) is not None},
         deepspeed=_deepspeed(reading, options, unread),
         unread=tuple(unread),

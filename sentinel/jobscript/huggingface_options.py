@@ -106,7 +106,7 @@ def huggingface_changes(wanted: Wanted, given: Given, *, anchor: int) -> Iterato
     if wanted.peak_lr is not None:
         values["--learning_rate"] = wanted.peak_lr
     if wanted.lr_warmup is not None:
-        values["--warmup_steps"] = wanted.lr_warmup.length
+        values["--warmup_steps"] = wanted.lr_warmup.warmup
         if {"--base_model", "--warmup_ratio"} <= flags:  # axolotl takes one of the two
             yield Marked(change=RemoveOption(flag="--warmup_ratio"))
     for flag, value in values.items():

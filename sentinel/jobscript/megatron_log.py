@@ -12,7 +12,7 @@ from typing import Any
 from sentinel.jobscript.given import Given, Option, Unread
 from sentinel.jobscript.option_facts import Known
 
-_HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
+HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
 _LINE = re.compile(r"\b(?P<name>[A-Za-z_]\w*) \.{2,} ?(?P<value>.*)$")
 _PREFIX = re.compile(r"^(?:\s*(?:\[default\d+\]|\d+|slurm_procid \d+ )\s*:)?")
 _DECIMAL = r"(\d{1,15}(?:\.\d{0,15})?)"
@@ -23,7 +23,7 @@ _SAVE = re.compile(rf"\bsave-checkpoint[ .]*:\s*\(?{_DECIMAL}(?:,\s*{_DECIMAL}\)
 
 def is_megatron_log(text: str) -> bool:
     """Whether a trainer of Megatron's family has printed its arguments in it."""
-    return any(found[1] is None for line in text.splitlines() if (found := _HEADER.search(line)))
+    return any(found[1] is None for line in text.splitlines() if (found := HEADER.search(line)))
 
 
 def given_by_log(text: str) -> Given:
@@ -31,7 +31,7 @@ def given_by_log(text: str) -> Given:
     lines = text.splitlines()
     start = _last_start(lines)
     options = tuple(_options(lines[start + 1 :]))
-    closed = any((found := _HEADER.search(line)) and found[1] for line in lines[start + 1 :])
+    closed = any((found := HEADER.search(line)) and found[1] for line in lines[start + 1 :])
     torn = () if closed else (Unread(what="the arguments", why="the log ends before they do", line=start + 1),)
     deepspeed = _printed_json(lines[start:])
     named = any(option.flag == "--deepspeed-config" for option in options)
@@ -60,12 +60,12 @@ def measured(text: str) -> Known:
 
 
 def _last_start(lines: Sequence[str]) -> int:
-    return max(i for i, line in enumerate(lines) if (found := _HEADER.search(line)) and found[1] is None)
+    return max(i for i, line in enumerate(lines) if (found := HEADER.search(line)) and found[1] is None)
 
 
 def _options(lines: Sequence[str]) -> Iterator[Option]:
     for number, line in enumerate(lines):
-        if _HEADER.search(line):
+        if HEADER.search(line):
             return
         found = _LINE.search(_PREFIX.sub("", line, count=1).strip())
         if found is None or found["value"].strip() in ("None", "False", ""):

@@ -83,11 +83,8 @@ def warmup_end_tokens(facts: Facts, lr: LrSchedule) -> int | None:
     """Tokens that are consumed where the warmup of the options ends; None where that can't be counted."""
     if lr.unit == "tokens":
         return lr.warmup
-    if (track := track_of(facts)) is None:
-        return None
-    if lr.unit == "samples":
-        return track.tokens_at(Position(), lr.warmup)
-    return track.reach(Position(), step=lr.warmup).tokens
+    track = track_of(facts)
+    return None if track is None else track.tokens_at(Position(), lr.unit, lr.warmup)
 
 
 def discrete_curriculum(schedule: SeqlenSchedule) -> dict[str, Any]:
@@ -121,23 +118,15 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LrWarmup:
-    """Another LR warmup, counted from the run's beginning, as Megatron's schedulers count."""
-
-    length: int
-    unit: Literal["steps", "samples", "tokens"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SeqlenWarmup:
-    """SLW: the changes of DeepSpeed's tutorial (2.1 to 2.4); the fifth, the LR warmup, is an `LrWarmup`."""
+    """SLW: the changes of DeepSpeed's tutorial (2.1 to 2.4); the fifth is `Wanted.lr_warmup`."""
 
     schedule: SeqlenSchedule  # From a start that is a multiple of 8, by a pacing that can be listed as a staircase
     train_tokens: int  # `--train-tokens`: where the run ends
     decay_tokens: int  # `--lr-decay-tokens`
     warmup_end_tokens: int | None = None
     """Tokens at which a warmup that is over, or is none, ended: what Microsoft's scheduler has to decay from. None
-    where an `LrWarmup` is still to come."""
+    where another `lr_warmup` is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +135,7 @@ class Wanted:
 
     numbers: Mapping[str, float] = field(default_factory=dict)  # What is written as it is: a key of `OPTIONS` -> value
     peak_lr: float | None = None
-    lr_warmup: LrWarmup | None = None
+    lr_warmup: LrSchedule | None = None  # Of which its warmup counts, from the run's beginning, as Megatron counts
     seqlen_warmup: SeqlenWarmup | None = None
 
 
@@ -194,9 +183,9 @@ def _schedules(wanted: Wanted, facts: Facts) -> Iterator[Marked]:
     if slw is not None:
         yield from _seqlen_warmup(slw, facts)
     if wanted.lr_warmup is not None:
-        yield from _lr_warmup(wanted.lr_warmup, facts, by_tokens=slw is not None)
+        yield from _lr_warmup(wanted.lr_warmup.warmup, wanted.lr_warmup.unit, facts, by_tokens=slw is not None)
     elif slw is not None and slw.warmup_end_tokens is not None and facts.lr_scheduler != "lr-scheduler":
-        yield from _lr_warmup(LrWarmup(length=slw.warmup_end_tokens, unit="tokens"), facts, by_tokens=True)
+        yield from _lr_warmup(slw.warmup_end_tokens, "tokens", facts, by_tokens=True)
     yield from _override(facts, by_tokens=slw is not None)
 
 
@@ -218,18 +207,18 @@ def _seqlen_warmup(slw: SeqlenWarmup, facts: Facts) -> Iterator[Marked]:
     yield Marked(change=RemoveOption(flag=f"--lr-decay-{name}", values=1))
 
 
-def _lr_warmup(warmup: LrWarmup, facts: Facts, *, by_tokens: bool) -> Iterator[Marked]:
+def _lr_warmup(length: int, unit: str, facts: Facts, *, by_tokens: bool) -> Iterator[Marked]:
     names = {"steps": "--lr-warmup-iters", "samples": "--lr-warmup-samples", "tokens": "--lr-warmup-tokens"}
     train, decay = _counted(facts, "train"), _counted(facts, "lr_decay")
     end = (train if decay is None or by_tokens else decay) or 0
-    if warmup.unit == run_unit(facts) and warmup.length >= end:
-        counted = "iterations" if warmup.unit == "steps" else "samples"
-        raise ConfigError(f"an LR warmup of {warmup.length} {counted} would not end before the decay, {end}")
+    if unit == run_unit(facts) and length >= end:
+        counted = "iterations" if unit == "steps" else "samples"
+        raise ConfigError(f"an LR warmup of {length} {counted} would not end before the decay, {end}")
     for other, flag in names.items():
-        if other != warmup.unit and not (other == "tokens" and facts.lr_scheduler == "lr-scheduler"):
+        if other != unit and not (other == "tokens" and facts.lr_scheduler == "lr-scheduler"):
             yield Marked(change=RemoveOption(flag=flag, values=1))
     yield Marked(change=RemoveOption(flag="--lr-warmup-fraction", values=1))
-    yield _set(names[warmup.unit], warmup.length)
+    yield _set(names[unit], length)
 
 
 def _override(facts: Facts, *, by_tokens: bool) -> Iterator[Marked]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from posixpath import join, normpath
 
 from sentinel.jobscript.arguments import Reached, Reading, read
@@ -25,22 +24,13 @@ ARGUMENT_FILES = ("megatron/arguments.py", "megatron/training/arguments.py", "me
 """Where the forks define their options, beside the script that is started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
-    """A file that the trainer gets by a word of the script."""
-
-    path: str  # As the trainer gets it
-    start: int  # Bytes of the word's part that is the path
-    end: int
-
-
 def named_files(text: str) -> dict[str, tuple[str, ...]]:
     """The trainer's YAML and its DeepSpeed JSON that the script only names: path, as the trainer gets it -> where it
     may lie, from the job's folder. None of a script that can't be read, or mentions such a file elsewhere: it might
     write it there."""
     try:
         reading = read(parse(text))
-        return {each.path: where(reading, each.path) for each in _named(reading)}
+        return {path: where(reading, path) for path, _ in _named(reading)}
     except ScriptRefused:
         return {}
 
@@ -50,7 +40,7 @@ def with_files(text: str, files: Mapping[str, tuple[str, str]]) -> str:
     was where a copy's path can't stand in it."""
     for path, (copy, content) in files.items():
         reading = read(parse(text))
-        named = [each for each in _named(reading) if each.path == path]
+        named = [word for named, word in _named(reading) if named == path]
         at = _before_the_trainer(reading)
         if len(named) != 1 or at is None or not is_plain(copy) or "\0" in content:
             continue
@@ -59,11 +49,12 @@ def with_files(text: str, files: Mapping[str, tuple[str, str]]) -> str:
             mark += "_"
         end = "" if content.endswith("\n") or not content else "\n"
         document = f"cat > {copy} <<'{mark}'\n{content}{end}{mark}\n"
-        text = edited(text, [Edit(named[0].start, named[0].end, copy), Edit(at, at, document)])
+        text = edited(text, [Edit(*named[0], copy), Edit(at, at, document)])
     return text
 
 
-def _named(reading: Reading) -> Iterator[_Named]:
+def _named(reading: Reading) -> Iterator[tuple[str, tuple[int, int]]]:
+    """(path, as the trainer gets it; the bytes of the word's part that is the path) of each file."""
     if len(trainers(reading)) > 1:
         return  # it is not known which of them the changes are for
     for reached in (*yaml_words(reading), *json_words(reading)):
@@ -80,7 +71,7 @@ def _named(reading: Reading) -> Iterator[_Named]:
         except (ScriptRefused, Unknown):
             continue
         if not _mentioned_elsewhere(reading, reached, path):
-            yield _Named(path=path, start=reached.word.end - len(to_bytes(raw)), end=reached.word.end)
+            yield path, (reached.word.end - len(to_bytes(raw)), reached.word.end)
 
 
 def _mentioned_elsewhere(reading: Reading, reached: Reached, path: str) -> bool:

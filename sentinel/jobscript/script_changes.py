@@ -13,7 +13,6 @@ from sentinel.jobscript.facts import Facts, LrScheduler
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import (
     OPTIONS,
-    LrWarmup,
     Marked,
     SeqlenWarmup,
     Wanted,
@@ -195,8 +194,8 @@ def _clip_grad(facts: Facts, text: str) -> float | None:
     return facts.deepspeed.gradient_clipping or 0.0
 
 
-def _lr_warmup(lr: LrSchedule | None, own: Baseline) -> LrWarmup | None:
-    """The warmup of the decision, where it is not the script's own."""
+def _lr_warmup(lr: LrSchedule | None, own: Baseline) -> LrSchedule | None:
+    """The LR of the decision, for its warmup, where it is not the script's own."""
     if lr is None or _same_warmup(lr, own.lr):
         return None
     if own.lr is None:
@@ -208,7 +207,7 @@ def _lr_warmup(lr: LrSchedule | None, own: Baseline) -> LrWarmup | None:
         if abs(lr.warmup - known[1]) <= max(2, 0.02 * known[1]):  # decided by a version that counted steps alone
             return None
         raise ConfigError(f"the LR warmup of the decision counts steps, and that of the job script {own.lr.unit}")
-    return LrWarmup(length=lr.warmup, unit=lr.unit)  # type: ignore[arg-type]
+    return lr
 
 
 def _same_warmup(lr: LrSchedule, own: LrSchedule | None) -> bool:

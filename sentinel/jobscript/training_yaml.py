@@ -13,18 +13,11 @@ import yaml
 
 from sentinel.jobscript.arguments import Reached, Reading
 from sentinel.jobscript.change import Edit, RemoveOption, SetOption
-from sentinel.jobscript.here_documents import (
-    Document,
-    Fill,
-    documents,
-    filled,
-    in_script,
-    names_of,
-    the_only,
-)
+from sentinel.jobscript.here_documents import Document, Fill, documents, filled, in_script, names_of, the_only
 from sentinel.jobscript.made_json import bare
 from sentinel.jobscript.trainer import trainers
 from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.training_settings import wanted_number
 
 # axolotl's names for TrainingArguments, and what it takes where TrainingArguments have another default.
 _AXOLOTL: Mapping[str, str] = {
@@ -156,7 +149,9 @@ def _change(text: str, key: str, at: yaml.Node, value: yaml.Node, change: SetOpt
     if not isinstance(value, yaml.ScalarNode) or start < key_start or not one_line:
         raise LineError(f"the value of {key} is not one on the key's own line")
     new = _scalar(change.value)
-    if not _is_null(value) and _same(value.value, new):
+    number = wanted_number(new)
+    same = new == value.value or (number is not None and number == wanted_number(value.value))
+    if same and not _is_null(value):
         return None
     blank = "" if text[start - 1 : start].isspace() else " "
     return Edit(start=start, end=end, new=f"{blank}{new}")
@@ -169,13 +164,6 @@ def _scalar(value: str | None) -> str:
     if (number := re.fullmatch(r"(-?\d+)(\.\d+)?([eE][-+]\d+)", value)) is not None:
         return f"{number[1]}{number[2] or '.0'}{number[3]}"
     return value if re.fullmatch(r"[\w./-]+", value) else json.dumps(value)
-
-
-def _same(one: str, other: str) -> bool:
-    try:
-        return one == other or float(one) == float(other)
-    except ValueError:
-        return False
 
 
 def _check(text: str, edit: Edit | None, key: str) -> None:

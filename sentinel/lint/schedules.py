@@ -122,12 +122,8 @@ def lr_for_size(lr: float, size: float) -> Iterator[Remark]:
 
     Source: Brown et al. 2020, Table 2.1 (arXiv:2005.14165); Li, Zhang & He 2022, section 5.2, for what 30 x does.
     """
-    usual = _gpt3_lr(size)
+    sizes, rates = np.log(_GPT3_LR).T
+    usual = math.exp(np.interp(math.log(size), sizes, rates))
     if lr > 3 * usual * (1 + 1e-9):
         said = f"a peak LR of {lr:g} is {lr / usual:.2g} x what GPT-3 took at {big(size)}, {usual:.2g}"
         yield note(said) if size < _GPT3_LR[0][0] * 0.9 else warning(f"{said}: try that first, or a longer warmup")
-
-
-def _gpt3_lr(size: float) -> float:
-    sizes, rates = np.log(_GPT3_LR).T
-    return math.exp(np.interp(math.log(size), sizes, rates))

@@ -41,7 +41,7 @@ def slw_ends_by_tokens(facts: Facts) -> Iterator[Remark]:
             f"--train-tokens{full}, and three times the --train-samples or --train-iters"
         )
         return
-    needed = steps_of(facts, tokens=facts.train_tokens)
+    needed = steps_of(facts, "tokens", facts.train_tokens)
     if samples is None or facts.global_batch_size is None or needed is None:
         return
     there_are = samples / facts.global_batch_size
@@ -90,7 +90,7 @@ def slw_warms_up_by_samples(
     if not warmup or batch is None or first is None or (size or 0) < BILLION:
         return
     track = track_of(facts)
-    tokens = warmup * batch * first if track is None else track.reach(Position(), step=round(warmup)).tokens
+    tokens = warmup * batch * first if track is None else track.reach(Position(), "steps", round(warmup)).tokens
     if tokens < _GPT3_WARMUP_TOKENS / 4:
         yield warning(
             f"with SLW the LR warmup sees {tokens / 1e6:.3g}M tokens, GPT-3's saw 375M: --lr-warmup-samples "
@@ -102,7 +102,7 @@ def _samples(facts: Facts, tokens: float) -> str:
     """How many samples see so many tokens."""
     track, first = track_of(facts), facts.curriculum.min_difficulty if facts.curriculum else None
     if track is not None and track.seqlen is not None:
-        return str(track.reach(Position(), tokens=round(tokens)).samples)
+        return str(track.reach(Position(), "tokens", round(tokens)).samples)
     return "tokens / min_difficulty" if not first else str(round(tokens / first))
 
 

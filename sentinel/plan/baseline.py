@@ -47,10 +47,6 @@ class Baseline(TrainingSettings, Described):
     from_arguments: tuple[str, ...] = ()  # fields read from the trainer's arguments, not from what it runs with
     by_script: tuple[str, ...] = ()  # fields that the trainer has not reported, and that its job script shows
 
-    def without_script(self) -> Baseline:
-        unsaid: dict[str, Any] = dict.fromkeys(self.by_script)
-        return replace(self, **unsaid, by_script=()) if unsaid else self
-
     @property
     def standing(self) -> TrainingSettings:
         """What overrides.json holds so that all stays as it was, whatever an earlier incident has changed."""
@@ -108,5 +104,5 @@ def lr_warmup_steps(baseline: Baseline) -> tuple[int, int] | None:
     if batch is None or full is None:
         return None
     track = Track(full=full, batch=batch, seqlen=baseline.seqlen, shorten=baseline.shorten or "truncate")
-    begin, end = (track.reach(Position(), **{lr.unit: count}).step for count in (lr.anchor, lr.warmup_end))
+    begin, end = (track.reach(Position(), lr.unit, count).step for count in (lr.anchor, lr.warmup_end))
     return begin, end

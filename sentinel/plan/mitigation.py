@@ -218,7 +218,7 @@ def _from_the_start(lr: LrSchedule, counted: int, baseline: Baseline, anchor: An
     if lr.unit != "samples" or lr.decay_unit != "tokens" or baseline.batch_size is None or baseline.full_seqlen is None:
         return lr
     track = Track(full=baseline.full_seqlen, batch=baseline.batch_size, seqlen=baseline.seqlen)
-    return replace(lr, warmup=track.reach(position_at(anchor, baseline), samples=lr.warmup).samples)
+    return replace(lr, warmup=track.reach(position_at(anchor, baseline), "samples", lr.warmup).samples)
 
 
 def changed_keys(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:

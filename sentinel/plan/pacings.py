@@ -104,7 +104,7 @@ def position_at(anchor: Anchor, baseline: Baseline) -> Position:
     if batch is None or full is None or known[unit] is None:
         raise ConfigError(f"the LR warmup can't be re-sized: the target's consumed_{unit} is not known")
     if samples is None:
-        samples = Track(full=full, batch=batch).reach(Position(), step=anchor.global_step).samples
+        samples = Track(full=full, batch=batch).reach(Position(), "steps", anchor.global_step).samples
     return Position(step=anchor.global_step, samples=samples, tokens=samples * full if tokens is None else tokens)
 
 

@@ -179,7 +179,8 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
     """What will not be confirmed, going by what the trainer has reported so far: a check's `what` -> a sentence."""
     once, standing = overrides.once or Once(id=overrides.rollback), overrides.standing
     changed = changed_keys(overrides, baseline)
-    baseline = baseline.without_script()
+    by_trainer: dict[str, Any] = dict.fromkeys(baseline.by_script)
+    baseline = replace(baseline, **by_trainer)
     said = dict(_unreported_once(once, standing, baseline))
     for name, setting in settings_of().items():
         field, known = setting.reported_as or name, getattr(baseline, name)

@@ -12,7 +12,7 @@ from sentinel.sources.column_names import meaning
 from sentinel.sources.line_text import number, time_of, whole
 from sentinel.sources.step_kinds import StepKinds
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import COUNT, seconds_problem
+from sentinel.vocabulary.numbers import COUNT, UNIX_SECONDS
 
 FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 here"
 
@@ -102,8 +102,8 @@ class Decoder:
 
 def checked(event: Event) -> Event:
     """The event, of a step with fields of Sample alone. LineError where one of its counts or its time is impossible."""
-    if (why := seconds_problem(event.time_unix_s)) is not None:
-        raise LineError(f"the time {why}")
+    if event.time_unix_s not in UNIX_SECONDS:
+        raise LineError(f"the time should be {UNIX_SECONDS}, not {event.time_unix_s:g}")
     if isinstance(event, Reading):
         for name in _BESIDE:
             event.fields.pop(name, None)

@@ -8,14 +8,13 @@ from typing import Any
 
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import Given
-from sentinel.jobscript.megatron_log import given_by_log
+from sentinel.jobscript.megatron_log import HEADER, given_by_log
 from sentinel.jobscript.megatron_options import lr_schedule
 from sentinel.jobscript.option_facts import Known, megatron_facts
 from sentinel.sources.line_events import ProgramStarted
 from sentinel.sources.line_text import number, whole
 from sentinel.vocabulary.errors import ConfigError
 
-_HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
 _STATUS = re.compile(r"(?:\.{2,}(?:updated|default))?\s*$")
 _MOST_LINES = 5_000  # Megatron prints about 300
 _LONGEST_ARGUMENT = 4_000  # characters of one of them; only lists of data files are longer
@@ -55,7 +54,7 @@ class Arguments:
 
     def take(self, line: str) -> Sequence[ProgramStarted] | None:
         """None for a line that is not of the list. The end of the list is a start of the program."""
-        found = _HEADER.search(line)
+        found = HEADER.search(line)
         if found is None:
             if not self.open or " .." not in line or len(line) > _LONGEST_ARGUMENT:
                 return None

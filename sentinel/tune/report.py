@@ -41,9 +41,8 @@ class Report:
     task: Task
     chosen: Pacing | None
     reason: str
-    monotone: (
-        bool  # False: a longer duration did not fluctuate where a shorter one did: the answer depends on the order
-    )
+    # False: a longer duration did not fluctuate where a shorter one did: the answer depends on the order.
+    monotone: bool
     probes: tuple[ProbeRow, ...]
     plot: Path
 

@@ -59,13 +59,6 @@ def to_number(value: Any, key: str) -> float | None:
     raise LineError(f'{key} should be a number, "nan", "inf", "-inf" or null, not {shown(value)}')
 
 
-def seconds_problem(value: float) -> str | None:
-    """What is wrong with the number as a Unix time in seconds; None where nothing is. nan is "no clock"."""
-    if math.isnan(value) or 0 <= value < LATEST_UNIX_S:
-        return None
-    return f"should be in seconds since 1970, and {value:g} is not"
-
-
 def load_object(line: str) -> dict[str, Any]:
     """The JSON object that the text holds. LineError when it holds anything else, or text that can't be written."""
     if (why := json_too_large(line, _MOST_VALUES)) is not None:
@@ -135,9 +128,8 @@ COUNT = Range(least=0, most=LARGEST_WHOLE, physical=True, words="from 0 to 2^53"
 # Of a seed, which counts nothing.
 SIXTY_FOUR_BITS = Range(least=-(2**63), below=2**64, physical=True, words="a whole number of 64 bits")
 # A time; nan where the source has no clock.
-UnixSeconds = Annotated[
-    float, Range(least=0, below=LATEST_UNIX_S, nan=True, physical=True, words="in seconds since 1970")
-]
+UNIX_SECONDS = Range(least=0, below=LATEST_UNIX_S, nan=True, physical=True, words="in seconds since 1970")
+UnixSeconds = Annotated[float, UNIX_SECONDS]
 
 
 def ranges_of(cls: type[Any]) -> dict[str, Range]:

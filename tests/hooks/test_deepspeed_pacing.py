@@ -18,10 +18,9 @@ from sentinel.vocabulary.pacing import (
     FixedLinear,
     FixedRoot,
     RandomLtdSchedule,
-    curriculum_learning,
-    data_efficiency,
     staircase,
 )
+from sentinel.vocabulary.pacing.deepspeed import curriculum_learning, data_efficiency
 
 MULTIPLE = st.sampled_from((1, 8, 16))
 TOTAL = st.integers(1, 400)
@@ -39,7 +38,7 @@ def between(draw: st.DrawFn) -> dict[str, int]:
 
 def block(schedule: FixedLinear | FixedRoot | DifficultySchedule, schedule_type: str) -> dict[str, Any]:
     config = {"total_curriculum_step": schedule.total_steps, "difficulty_step": schedule.multiple}
-    if not isinstance(schedule, FixedLinear):
+    if schedule_type != "fixed_linear":
         config["root_degree"] = schedule.root_degree
     return {
         "enabled": True,

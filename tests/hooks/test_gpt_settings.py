@@ -13,15 +13,14 @@ from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings, e
 from sentinel.vocabulary.pacing import (
     BatchSizeSchedule,
     CurriculumSchedule,
-    DataEfficiency,
     DifficultySchedule,
     FixedLinear,
     FixedRoot,
-    IndexedMetric,
     LrSchedule,
     MetricSchedule,
     RandomLtdSchedule,
 )
+from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, IndexedMetric
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.restart import read_overrides

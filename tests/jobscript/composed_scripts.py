@@ -11,11 +11,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.given import Given, Option, Unread, given
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from tests.jobscript.hostile_scripts import wrong
 from tests.jobscript.script_snippets import HEADS, LINES, SETS, STARTS, USES, VALUES
+from tests.jobscript.shell_sandbox import changed_lines
 
 __all__ = ["RECORD", "SEEDS", "recorded", "said"]
 
@@ -65,8 +66,8 @@ _CHANGES: tuple[Change, ...] = (
     SetVariable(name="L", value="5"),
     SetJson(path=("a",), value=3),
     SetJson(path=("b", "c"), value={"d": [1, None]}),
-    SetDirective(flag="--time", value="1:00"),
-    SetDirective(flag="--nodes", value="3"),
+    SetOption(flag="--wd", value="-9"),
+    RemoveOption(flag="--wd"),
 )
 
 
@@ -120,7 +121,7 @@ def _written(text: str, changes: list[Change]) -> Iterator[str]:
         except (ScriptRefused, ConfigError) as error:
             yield f"{_short(change)}: {getattr(error, 'line_number', 'error')}"
             continue
-        yield f"{_short(change)}: {made.changed_lines} " + ascii(
+        yield f"{_short(change)}: {changed_lines(text, made.text)} " + ascii(
             "|".join(line for line in made.diff.split("\n")[2:] if line[:1] in ("+", "-", "\\"))
         )
 

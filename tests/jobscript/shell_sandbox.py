@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCRIPTS", "Run", "parses", "run"]
+__all__ = ["SCRIPTS", "Run", "changed_lines", "parses", "run"]
 
 SCRIPTS = sorted((Path(__file__).parents[1] / "data" / "job_scripts").glob("*.sh"))
 BASH = shutil.which("bash") or "/bin/bash"
@@ -50,6 +52,16 @@ class Run:
 
     executed: bool
     """Whether the canary was touched."""
+
+
+def changed_lines(before: str, after: str) -> tuple[int, ...]:
+    """The lines of the script as it was, from 1, that are replaced or removed, or before which one is added."""
+    lines = [re.findall(r"[^\n]*\n|[^\n]+", each) for each in (before, after)]
+    found: list[int] = []
+    for tag, start, end, _, _ in difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes():
+        if tag != "equal":
+            found += range(start + 1, max(end, start + 1) + 1)
+    return tuple(found)
 
 
 def run(text: str, *, options: bool = True) -> Run:

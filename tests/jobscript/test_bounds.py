@@ -18,7 +18,6 @@ from sentinel.jobscript.facts import BatchRamp, Facts, declared_parameters, minu
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_log import given_by_log, measured
 from sentinel.jobscript.megatron_options import (
-    LrWarmup,
     SeqlenWarmup,
     Wanted,
     changes_at,
@@ -30,7 +29,7 @@ from sentinel.jobscript.script_changes import baseline_of_script, changes_of
 from sentinel.plan.baseline import lr_warmup_steps
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
-from sentinel.vocabulary.pacing import FixedLinear
+from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 
 LOG = (Path(__file__).parents[1] / "data" / "megatron_logs" / "llama_1b3_2023-08.log").read_text()
 WHOLE = [f.name for f in fields(Facts) if str(f.type).startswith("int")]
@@ -228,7 +227,7 @@ def test_an_lr_warmup_ends_before_the_decay(
     ends: dict[str, Any], unit: Any, length: int, slw: bool, taken: bool
 ) -> None:
     shorter = SeqlenWarmup(schedule=SHORT, train_tokens=25600, decay_tokens=20480) if slw else None
-    wanted = Wanted(lr_warmup=LrWarmup(length=length, unit=unit), seqlen_warmup=shorter)
+    wanted = Wanted(lr_warmup=LrSchedule(peak=6e-5, decay_end=0, warmup=length, unit=unit), seqlen_warmup=shorter)
     if taken:
         assert megatron_changes(wanted, Facts(**SHOWN, **ends))
     else:

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript.directives import directive
+from sentinel.jobscript.syntax import parse
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused
 from tests.jobscript import hostile_scripts
-from tests.jobscript.shell_sandbox import SCRIPTS, Run, config, parses, run
+from tests.jobscript.shell_sandbox import SCRIPTS, Run, changed_lines, config, parses, run
 
 TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
 WITH_JSON = [name for name in TEXTS if name != "one_command"]
@@ -67,10 +69,11 @@ def test_all_changes_together_hold_together(name: str) -> None:
 @pytest.mark.parametrize("change", [change for change, _, _ in OPTIONS], ids=repr)
 def test_every_line_that_is_not_reported_as_changed_stays(name: str, change: Change) -> None:
     rewritten = rewrite(TEXTS[name], [change])
-    left = [line for n, line in enumerate(TEXTS[name].splitlines(), 1) if n not in rewritten.changed_lines]
+    changed = changed_lines(TEXTS[name], rewritten.text)
+    left = [line for n, line in enumerate(TEXTS[name].splitlines(), 1) if n not in changed]
     after = iter(rewritten.text.splitlines())
     assert all(line in after for line in left)
-    assert bool(rewritten.diff) == bool(rewritten.changed_lines) == (rewritten.text != TEXTS[name])
+    assert bool(rewritten.diff) == bool(changed) == (rewritten.text != TEXTS[name])
 
 
 def test_the_diff_shows_one_line_for_one_option() -> None:
@@ -137,20 +140,19 @@ def test_a_variable_is_found_however_it_is_set(line: str, becomes: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
+    ("lines", "read"),
     [
-        ("lists_in_variables", "#SBATCH --time 10:00:00              # HH:MM:SS"),
-        ("read_twice", "#SBATCH -t 10:00:00"),
-        ("arrays", "#SBATCH --time=10:00:00"),
-        ("one_command", "#SBATCH --time=10:00:00"),
-        ("evaluated", "#SBATCH --time=10:00:00"),
+        ("#SBATCH --time 10:00:00              # HH:MM:SS", "10:00:00"),
+        ("#SBATCH -t 10:00:00", "10:00:00"),
+        ('#SBATCH --time="10:00:00"', "10:00:00"),
+        ("#SBATCH -t 1\n#SBATCH --time=2", "2"),
+        ("date\n#SBATCH -t 1", None),
+        ("#SBATCH -t", None),
+        ("#SBATCH -t 1\n#SBATCH hetjob\n#SBATCH -t 2", None),
     ],
 )
-def test_a_directive_is_set_where_sbatch_reads_it(name: str, line: str) -> None:
-    rewritten = rewrite(TEXTS[name], [SetDirective(flag="--time", value="10:00:00")])
-    assert line in rewritten.text.splitlines()[:10]
-    assert len(rewritten.changed_lines) == 1
-    assert run(rewritten.text).programs == original(name).programs
+def test_a_directive_is_read_as_sbatch_reads_it(lines: str, read: str | None) -> None:
+    assert directive(parse(f"#!/bin/bash\n{lines}\npython x.py --lr 1\n"), "--time") == read
 
 
 LISTED = 'ARGS=" \\\n    --lr 1e-4 \\\n    --seed 1 \\\n    "\npython pretrain_gpt.py $ARGS\n'
@@ -292,12 +294,6 @@ REFUSED: dict[str, tuple[str, Change, int | None, str]] = {
         2,
         "JSON",
     ),
-    "directive twice": (
-        "#!/bin/bash\n#SBATCH -t 1\n#SBATCH --time=2\n",
-        SetDirective(flag="--time", value="3"),
-        3,
-        "lines 2 and 3",
-    ),
 }
 
 
@@ -335,12 +331,6 @@ TAKEN: dict[str, tuple[str, Change, str, str]] = {
         LR,
         "--lr 1",
         "--lr 3e-5",
-    ),
-    "a directive that sbatch does not read": (
-        "#!/bin/bash\ndate\n#SBATCH -t 1\n",
-        SetDirective(flag="--time", value="2"),
-        "#!/bin/bash\n",
-        "#!/bin/bash\n#SBATCH --time=2\n",
     ),
     "an array": ('A=(--title x)\npython x.py "${A[@]}"\n', SetOption(flag="--title", value="a b"), " x)", " 'a b')"),
     "a module": ("python -m torch.distributed.run --x 1 -m pretrain --lr 1\n", LR, "--lr 1", "--lr 3e-5"),
@@ -415,7 +405,6 @@ def _hostile(name: str, value: str) -> None:
         SetOption(flag="--title", value=value),
         SetOption(flag="--deepspeed_config", value=value),
         SetVariable(name="SEQ_LEN", value=value),
-        SetDirective(flag="--comment", value=value),
     ]
     for change in changes:
         try:
@@ -434,7 +423,7 @@ UNRELATED = st.one_of(
     st.sampled_from(["", "mkdir -p logs", "date", "   ", "echo '--lr 5 and --seed 6'", "[ -d logs ] && cd .", "X_9=1"]),
 )
 CHANGES = st.lists(
-    st.sampled_from([*(change for change, _, _ in OPTIONS), SetDirective(flag="--nodes", value="9")]),
+    st.sampled_from([change for change, _, _ in OPTIONS]),
     min_size=1,
     max_size=4,
     unique_by=repr,
@@ -454,7 +443,7 @@ def test_rewriting_twice_is_rewriting_once(name: str, changes: list[Change]) -> 
     by_flag = {getattr(change, "flag", ""): change for change in changes}
     once = rewrite(TEXTS[name], list(by_flag.values()))
     twice = rewrite(once.text, list(by_flag.values()))
-    assert (twice.text, twice.diff, twice.changed_lines) == (once.text, "", ())
+    assert (twice.text, twice.diff) == (once.text, "")
 
 
 @settings(max_examples=200, deadline=None)
@@ -504,7 +493,6 @@ def test_a_value_that_no_argument_can_hold_is_refused(value: str) -> None:
     for change in (
         SetOption(flag="--title", value=value),
         SetVariable(name="LR", value=value),
-        SetDirective(flag="--comment", value=value),
         SetJson(path=("made",), value={"a": [value]}),
     ):
         with pytest.raises(ScriptRefused, match=r"NUL byte|surrogate pair"):

@@ -11,7 +11,6 @@ import pytest
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.megatron_options import (
-    LrWarmup,
     Marked,
     SeqlenWarmup,
     Wanted,
@@ -20,7 +19,7 @@ from sentinel.jobscript.megatron_options import (
     megatron_changes,
 )
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing import Adaptive, FixedLinear, SeqlenSchedule
+from sentinel.vocabulary.pacing import Adaptive, FixedLinear, LrSchedule, SeqlenSchedule
 from tests.jobscript.shell_sandbox import SCRIPTS, config, run
 
 TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
@@ -37,7 +36,7 @@ NEWER = replace(RUN, lr_scheduler="opt_param-scheduler")
 BY_STEPS = replace(RUN, train_samples=None, train_iters=500_000, lr_decay_samples=None, global_batch_size=64)
 FROM_64 = FixedLinear(start=64, full=2048, total_steps=6000, anchor_step=3000)
 SLW = SeqlenWarmup(schedule=FROM_64, train_tokens=300_000_000 * 2048, decay_tokens=126_953_125 * 2048)
-LONGER = LrWarmup(length=432_640, unit="samples")
+LONGER = LrSchedule(peak=6e-5, decay_end=0, warmup=432_640, unit="samples")
 ALL = Wanted(
     numbers={"seed": 44, "adam_beta2": 0.95, "clip_grad": 0.5, "loss_scale": 4096},
     peak_lr=3e-5,
@@ -111,15 +110,15 @@ def test_a_token_decay_of_the_newer_scheduler_goes_on_from_the_checkpoint() -> N
     ("run_", "warmup", "flag"),
     [
         (RUN, LONGER, "--lr-warmup-samples"),
-        (BY_STEPS, LrWarmup(length=18_000, unit="steps"), "--lr-warmup-iters"),
-        (NEWER, LrWarmup(length=2_457_600_000, unit="tokens"), "--lr-warmup-tokens"),
+        (BY_STEPS, replace(LONGER, warmup=18_000, unit="steps"), "--lr-warmup-iters"),
+        (NEWER, replace(LONGER, warmup=2_457_600_000, unit="tokens"), "--lr-warmup-tokens"),
     ],
 )
-def test_a_longer_warmup_is_counted_as_the_run_counts(run_: Facts, warmup: LrWarmup, flag: str) -> None:
+def test_a_longer_warmup_is_counted_as_the_run_counts(run_: Facts, warmup: LrSchedule, flag: str) -> None:
     changed = first(Wanted(lr_warmup=warmup), run_)
     assert {
         name: value for name, value in changed.items() if name.startswith("--lr-warmup") and value != "removed"
-    } == {flag: str(warmup.length)}
+    } == {flag: str(warmup.warmup)}
 
 
 def test_slw_is_five_changes() -> None:
@@ -173,8 +172,8 @@ def test_deepspeed_reads_the_staircase_as_the_schedule(schedule: SeqlenSchedule)
 
 REFUSED: list[tuple[Wanted, Facts, str]] = [
     (Wanted(peak_lr=1e-6), RUN, "below --min-lr"),
-    (Wanted(lr_warmup=LrWarmup(length=126_953_125, unit="samples")), RUN, "would not end before the decay"),
-    (Wanted(lr_warmup=LrWarmup(length=500_000, unit="steps")), BY_STEPS, "would not end before the decay"),
+    (Wanted(lr_warmup=replace(LONGER, warmup=126_953_125)), RUN, "would not end before the decay"),
+    (Wanted(lr_warmup=replace(LONGER, warmup=500_000, unit="steps")), BY_STEPS, "would not end before the decay"),
     (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, start=60))), RUN, "multiples of 8"),
     (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, start=2048))), RUN, "does not warm up"),
     (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, full=1024))), RUN, "--seq-length is 2048"),

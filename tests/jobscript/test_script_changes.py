@@ -246,7 +246,7 @@ def test_the_default_ladder_is_carried_by_a_script_with_a_batch_ramp_as_it_is(ru
     """tr8's ramp and warmup; 6210 and 3000 are what its people rolled back to, at 9000 the warmup is over."""
     own = baseline_of_script(TR8)
     assert own.batch_size is not None
-    at = Track(full=2048, batch=own.batch_size).reach(Position(), step=target)
+    at = Track(full=2048, batch=own.batch_size).reach(Position(), "steps", target)
     anchor = Anchor(global_step=target, consumed_samples=at.samples, consumed_tokens=at.tokens)
     made = decided(rung, TR8, anchor)
     text = new_scripts(TR8, made).first.text
@@ -272,7 +272,7 @@ def test_the_default_ladder_is_carried_by_a_script_with_a_batch_ramp_as_it_is(ru
         assert lr.warmup == 216_320
         return
     track = Track(full=2048, batch=now.batch_size, seqlen=seqlen)
-    end = track.reach(at, samples=lr.warmup)
+    end = track.reach(at, "samples", lr.warmup)
     assert end.samples == lr.warmup
     assert 0 <= end.tokens - 216_320 * 2048 < 2048 * seqlen.seqlen(end.step)
 

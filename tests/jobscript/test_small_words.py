@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.derived import replicas, warmup_steps
 from sentinel.jobscript.facts import Curriculum, Facts
 from sentinel.jobscript.given import given
@@ -121,7 +121,6 @@ def test_a_change_of_something_that_has_no_such_name_is_an_error(name: str) -> N
     for make in (
         lambda: SetOption(flag=name, value="1"),
         lambda: RemoveOption(flag=name),
-        lambda: SetDirective(flag=name, value="1"),
         lambda: SetVariable(name=f"{name}-", value="1"),
     ):
         with pytest.raises(ConfigError, match="is not the name of"):

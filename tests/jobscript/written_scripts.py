@@ -10,16 +10,16 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
-from sentinel.jobscript.megatron_options import LrWarmup, SeqlenWarmup, Wanted, changes_at, megatron_changes
+from sentinel.jobscript.megatron_options import SeqlenWarmup, Wanted, changes_at, megatron_changes
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.lint import Known, new_scripts
 from sentinel.plan.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor
-from sentinel.vocabulary.pacing import FixedLinear
+from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from tests.jobscript.hostile_scripts import draw
 from tests.jobscript.script_snippets import snippets
 from tests.jobscript.test_job_script import REFUSED, TAKEN, TEXTS
@@ -45,8 +45,6 @@ ASKED: tuple[Change, ...] = (
     SetVariable(name="SAVE_INTERVAL", value="100"),
     SetJson(path=("a",), value=3),
     SetJson(path=("curriculum_learning", "enabled"), value=True),
-    SetDirective(flag="--time", value="10:00:00"),
-    SetDirective(flag="--comment", value="it's"),
 )
 
 
@@ -129,7 +127,8 @@ def _megatron(seed: int) -> Iterator[str]:
     length = drawn.one(4000, 126_000, 300_000)
     seed, peak_lr = drawn.maybe(44), drawn.maybe(drawn.one(3e-5, 6e-6, 1e-6, 3.0), 0.4)
     seqlen_warmup = drawn.maybe(slw, 0.4)
-    lr_warmup = drawn.maybe(LrWarmup(length=length, unit=drawn.one(unit, "steps", "samples", "tokens")), 0.5)
+    longer = LrSchedule(peak=6e-5, warmup=length, decay_end=0, unit=drawn.one(unit, "steps", "samples", "tokens"))
+    lr_warmup = drawn.maybe(longer, 0.5)
     numbers = {"seed": seed, "adam_beta2": drawn.maybe(0.95), "clip_grad": drawn.maybe(0.5)}
     numbers["loss_scale"] = drawn.maybe(4096.0)
     wanted = Wanted(
@@ -153,7 +152,6 @@ _FEW: tuple[Change, ...] = (
     SetVariable(name="L", value="3"),
     SetVariable(name="A", value="3"),
     SetJson(path=("a", "b"), value=3),
-    SetDirective(flag="--time", value="1"),
 )
 
 CASES: dict[str, Callable[[], Iterator[str]]] = {

@@ -507,7 +507,7 @@ def test_whatever_is_known_every_sentence_is_whole(known: dict[str, Any], with_s
 @given(tokens=st.integers(1, 3 * 10**7), steps=st.integers(1, 2_000))
 def test_tokens_under_slw_are_the_sum_of_its_lengths(tokens: int, steps: int) -> None:
     facts = Facts(seq_length=2048, global_batch_size=10, curriculum=replace(SLW, total_steps=steps))
-    found, schedule = steps_of(facts, tokens=tokens), curriculum_schedule(facts)
+    found, schedule = steps_of(facts, "tokens", tokens), curriculum_schedule(facts)
     assert found is not None
     assert schedule is not None
     whole = int(found)

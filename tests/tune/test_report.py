@@ -19,7 +19,7 @@ from sentinel.tune.report import deepspeed_block, ladder_rung, trainer_options
 from sentinel.tune.search import Pacing
 from sentinel.tune.task import SETTING, Task, What, task_of
 from sentinel.vocabulary.overrides import Anchor, TrainingSettings
-from sentinel.vocabulary.pacing import DataEfficiency, curriculum_learning, data_efficiency
+from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, curriculum_learning, data_efficiency
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.schedules import Schedules
 

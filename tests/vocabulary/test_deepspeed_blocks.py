@@ -12,17 +12,19 @@ import pytest
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import (
     Custom,
-    DataEfficiency,
     DifficultySchedule,
     FixedDiscrete,
     FixedLinear,
     FixedRoot,
-    IndexedMetric,
     RandomLtdSchedule,
+)
+from sentinel.vocabulary.pacing.deepspeed import (
+    Block,
+    DataEfficiency,
+    IndexedMetric,
     curriculum_learning,
     data_efficiency,
 )
-from sentinel.vocabulary.pacing.deepspeed import Block
 
 TUTORIAL = {
     "enabled": True,

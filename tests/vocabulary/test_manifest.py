@@ -44,14 +44,14 @@ def entry(**changes: object) -> dict[str, object]:
     [
         ("", "not JSON"),
         (document(schema=2), "has schema 2; this version reads 1"),
-        (document(files=[]), "a tag and a list of files"),
+        (document(files=[]), "names no file"),
         (document(files=[entry(), entry()]), "names a file twice"),
         (document(files=[entry(name="../x")]), "a path below the checkpoint"),
         (document(files=[entry(name="/etc/passwd")]), "a path below the checkpoint"),
         (document(files=[entry(sha256="abc")]), "64 hexadecimal digits"),
-        (document(files=[entry(size_bytes=-1)]), "the size of 'a.pt' should be a whole number"),
-        (document(files=[entry(size_bytes=True)]), "the size of 'a.pt' should be a whole number"),
-        (document(files=["a.pt"]), "a file should be an object"),
+        (document(files=[entry(size_bytes=-1)]), r"files\[0\].size_bytes should be at least 0, not -1"),
+        (document(files=[entry(size_bytes=True)]), r"files\[0\].size_bytes should be a whole number, not True"),
+        (document(files=["a.pt"]), r"files\[0\] should be an object"),
         (document(global_step=None), "global_step should be a whole number"),
     ],
 )

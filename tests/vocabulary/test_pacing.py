@@ -16,7 +16,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.pacing import (
     Adaptive,
-    AdaptiveState,
     BatchSizeSchedule,
     CurriculumSchedule,
     Custom,
@@ -38,7 +37,6 @@ from sentinel.vocabulary.pacing import (
     staircase,
     start_for_size,
     trained_tokens,
-    warmup_tokens,
 )
 from sentinel.vocabulary.pacing import track as track_module
 from sentinel.vocabulary.pacing.presets import (
@@ -47,6 +45,8 @@ from sentinel.vocabulary.pacing.presets import (
     gpt_seqlen,
     lr,
 )
+from sentinel.vocabulary.pacing.seqlen import AdaptiveState
+from sentinel.vocabulary.pacing.slw_changes import warmup_tokens
 
 STEP = st.integers(0, 3000)
 
@@ -514,10 +514,10 @@ def one_by_one(track: Track, steps: int) -> list[int]:
 @given(track=TRACKS, steps=st.integers(0, 60))
 def test_the_tokens_of_steps_to_come_are_those_that_the_steps_add_up_to(track: Track, steps: int) -> None:
     after = one_by_one(track, steps)
-    assert track.reach(Position(), step=steps).tokens == after[-1] // track.layers
-    assert track.reach(Position(), step=10**9).tokens > 10**9  # what repeats itself is not counted one by one
+    assert track.reach(Position(), "steps", steps).tokens == after[-1] // track.layers
+    assert track.reach(Position(), "steps", 10**9).tokens > 10**9  # what repeats itself is not counted one by one
     for tokens in (1, after[-1] // track.layers):
-        needed = track.reach(Position(), tokens=tokens).step
+        needed = track.reach(Position(), "tokens", tokens).step
         assert one_by_one(track, needed)[-1] >= tokens * track.layers
         assert needed == 0 or one_by_one(track, needed - 1)[-1] < tokens * track.layers
 
@@ -528,7 +528,7 @@ def test_a_length_that_is_not_known_beforehand_counts_as_the_caller_says(
 ) -> None:
     batch = BatchSizeSchedule(start=2, full=2, increment=1, ramp_samples=0)
     track = Track(full=32, batch=batch, seqlen=Adaptive(start=8, full=32), unforeseen=unforeseen)
-    assert track.reach(Position(), step=3).tokens == tokens
+    assert track.reach(Position(), "steps", 3).tokens == tokens
 
 
 @given(
@@ -575,7 +575,7 @@ def test_switching_slw_on_changes_five_things() -> None:
     changed = slw_changes(run, slw)
     ramped = Track(full=1024, batch=batch)
     assert (changed.seqlen, changed.batch.warms_up) == (slw, False)
-    assert changed.total_tokens == ramped.reach(Position(), step=300_000).tokens
+    assert changed.total_tokens == ramped.reach(Position(), "steps", 300_000).tokens
     assert changed.lr is not None
     assert changed.lr.decay_unit == "tokens"
     assert changed.lr.decay_end == changed.total_tokens
@@ -614,7 +614,7 @@ def test_at_the_end_of_the_re_sized_warmup_the_run_has_seen_what_its_own_warmup_
     """Within one step, whatever the ramp, the schedule and the target."""
     batch = BatchSizeSchedule(start=4, full=16, increment=4, ramp_samples=ramp)
     own = Track(full=full, batch=batch)
-    at = own.reach(Position(), step=step)
+    at = own.reach(Position(), "steps", step)
     lr = LrSchedule(peak=1.0, warmup=warmup if unit == "steps" else 9 * warmup, decay_end=0, unit=unit)
     slw = FixedLinear(start=min(start, full // 2), full=full, total_steps=total, anchor_step=step)
     run = SlwRun(full_seqlen=full, batch=batch, at=at, lr=lr, total_steps=1000)
@@ -628,7 +628,7 @@ def test_at_the_end_of_the_re_sized_warmup_the_run_has_seen_what_its_own_warmup_
         made += 1
         samples, tokens = samples + 16, tokens + 16 * slw.seqlen(made)
     assert 0 <= tokens - wanted < 16 * slw.seqlen(made)
-    ends = own.reach(Position(), **{"step" if unit == "steps" else "samples": lr.warmup})
+    ends = own.reach(Position(), unit, lr.warmup)
     assert 0 <= ends.tokens - wanted < 16 * full
 
 
@@ -1252,27 +1252,27 @@ def test_the_lr_of_a_run_under_slw_warms_up_over_the_same_tokens_and_decays_by_t
 @pytest.mark.parametrize(
     ("limit", "found"),
     [
-        ({}, Position(step=2, samples=8, tokens=512)),
-        ({"step": 2}, Position(step=2, samples=8, tokens=512)),
-        ({"step": 1}, Position(step=2, samples=8, tokens=512)),
-        ({"step": 3}, Position(step=3, samples=12, tokens=768)),
-        ({"samples": 8}, Position(step=2, samples=8, tokens=512)),
-        ({"samples": 9}, Position(step=3, samples=12, tokens=768)),
-        ({"tokens": 512}, Position(step=2, samples=8, tokens=512)),
-        ({"tokens": 513}, Position(step=3, samples=12, tokens=768)),
-        ({"tokens": 10**6}, Position(step=3907, samples=15628, tokens=1_000_192)),
+        (("steps", 0), Position(step=2, samples=8, tokens=512)),
+        (("steps", 2), Position(step=2, samples=8, tokens=512)),
+        (("steps", 1), Position(step=2, samples=8, tokens=512)),
+        (("steps", 3), Position(step=3, samples=12, tokens=768)),
+        (("samples", 8), Position(step=2, samples=8, tokens=512)),
+        (("samples", 9), Position(step=3, samples=12, tokens=768)),
+        (("tokens", 512), Position(step=2, samples=8, tokens=512)),
+        (("tokens", 513), Position(step=3, samples=12, tokens=768)),
+        (("tokens", 10**6), Position(step=3907, samples=15628, tokens=1_000_192)),
     ],
 )
-def test_a_limit_is_reached_with_the_first_whole_step(limit: dict[str, int], found: Position) -> None:
-    assert RUN.track.reach(Position(step=2, samples=8, tokens=512), **limit) == found
+def test_a_limit_is_reached_with_the_first_whole_step(limit: tuple[str, int], found: Position) -> None:
+    assert RUN.track.reach(Position(step=2, samples=8, tokens=512), *limit) == found
 
 
 def test_tokens_at_a_sample_within_a_step_are_counted_to_that_sample() -> None:
     track = replace(RUN.track, seqlen=FixedLinear(start=16, full=64, total_steps=3, multiple=16))
-    assert [track.tokens_at(Position(), n) for n in (0, 1, 4, 5, 8, 9, 12, 13)] == [
+    assert [track.tokens_at(Position(), "samples", n) for n in (0, 1, 4, 5, 8, 9, 12, 13)] == [
         *(0, 32, 128, 176, 320, 384, 576, 640),
     ]
-    assert track.tokens_at(Position(step=5, samples=20, tokens=7), 20) == 7
+    assert track.tokens_at(Position(step=5, samples=20, tokens=7), "samples", 20) == 7
 
 
 @pytest.mark.parametrize(
@@ -1282,7 +1282,7 @@ def test_tokens_at_a_sample_within_a_step_are_counted_to_that_sample() -> None:
 def test_layers_that_drop_see_fewer_tokens(layers: int, dropping: tuple[int, ...] | None, kept: int) -> None:
     """By default all but the first and the last one drop."""
     ltd = RandomLtdSchedule(start=16, full=64, total_steps=10**6, layers=dropping)
-    seen = replace(RUN.track, random_ltd=ltd, layers=layers).reach(Position(), step=1).tokens
+    seen = replace(RUN.track, random_ltd=ltd, layers=layers).reach(Position(), "steps", 1).tokens
     assert seen == 4 * (kept * 64 + (layers - kept) * 16) // layers
 
 
@@ -1295,6 +1295,6 @@ def test_a_schedule_that_never_stays_as_it_is_is_counted_up_to_a_limit(monkeypat
     assert track_module._MOST_STEPS == 5_000_000
     monkeypatch.setattr(track_module, "_MOST_STEPS", 20)
     track = replace(RUN.track, seqlen=Mixed(start=16, full=64, short_steps=3, full_steps=1))
-    assert track.reach(Position(), step=20).tokens == 5 * 4 * (3 * 16 + 64)
+    assert track.reach(Position(), "steps", 20).tokens == 5 * 4 * (3 * 16 + 64)
     with pytest.raises(ConfigError, match="still changes after 20 steps"):
-        track.reach(Position(), step=21)
+        track.reach(Position(), "steps", 21)

@@ -117,25 +117,18 @@ def _lr(settings: argparse.Namespace, own: Track) -> LrSchedule:
     end = settings.steps if decay_unit == "steps" else settings.tokens
     warmup = settings.lr_warmup
     if (tokens := settings.lr_warmup_tokens) is not None and tokens > 0:
-        warmup = tokens if unit == "tokens" else replace(own, unforeseen="start").reach(Position(), tokens=tokens).step
+        warmup = (
+            tokens if unit == "tokens" else replace(own, unforeseen="start").reach(Position(), "tokens", tokens).step
+        )
     return LrSchedule(
         peak=settings.lr,
         minimum=settings.lr_min,
         warmup=warmup,
-        decay_start=_decay_start(warmup, unit, decay_unit, own),
+        decay_start=warmup if unit == decay_unit else own.reach(Position(), unit, warmup).counted(decay_unit),
         decay_end=settings.lr_decay if settings.lr_decay is not None else end,
         unit=unit,
         decay_unit=None if decay_unit == unit else decay_unit,
     )
-
-
-def _decay_start(warmup: int, unit: str, decay_unit: str, own: Track) -> int:
-    """The end of the warmup, in the decay's unit."""
-    if unit == decay_unit:
-        return warmup
-    if decay_unit == "tokens":
-        return own.reach(Position(), step=warmup).tokens
-    return own.reach(Position(), tokens=warmup).step
 
 
 def recipe_schedules(settings: argparse.Namespace) -> tuple[DataEfficiency, CurriculumSchedule | None]:

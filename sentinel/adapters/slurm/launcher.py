@@ -50,9 +50,8 @@ class SlurmLauncher:
         self._recording = Recording(client, self._shared, self._records)
         self._preparation = Preparation(client, settings, self._records, self._submissions)
         self._by_id = NamedJobs(client, settings.query_interval_s, clock)
-        self._jobs: tuple[
-            SlurmJob, ...
-        ] = ()  # the user's, and the run's own, by the last answer; () while there is none
+        # the user's, and the run's own, by the last answer; () while there is none
+        self._jobs: tuple[SlurmJob, ...] = ()
         self._baseline: Baseline | None = None
         self._baseline_of: str | None = None
 

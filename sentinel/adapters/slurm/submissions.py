@@ -54,9 +54,8 @@ class Prepared:
     comment: str = ""  # the user's own, without our mark
     later: str | None = None  # the script for a later start from the rollback's own checkpoints: without `once`
     dependency: str = ""  # with {0}, {1} … for the ids of the earlier ones; "" for none
-    properties: JobProperties | None = (
-        None  # what the job has to come out as; None where nothing is known to compare with
-    )
+    # what the job has to come out as; None where nothing is known to compare with
+    properties: JobProperties | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

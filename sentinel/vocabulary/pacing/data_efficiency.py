@@ -48,7 +48,7 @@ class DifficultySchedule(ByRoot, Described):
     def difficulty(self, step: int) -> int:
         if self.difficulties:
             return staged(step - self.anchor_step, self.difficulties, self.max_steps)
-        return self.by_root(step, self.root_degree)
+        return self.by_root(step)
 
     @property
     def end_step(self) -> int:

@@ -59,14 +59,9 @@ def warmup_tokens(run: SlwRun) -> int | None:
     lr = run.lr
     if lr is None or not lr.warmup:
         return None
-    positions = {"steps": run.at.step, "samples": run.at.samples, "tokens": run.at.tokens}
-    if lr.warmup_end <= positions[lr.unit]:
+    if lr.warmup_end <= run.at.counted(lr.unit):
         return None
-    if lr.unit == "tokens":
-        return lr.warmup_end
-    if lr.unit == "samples":
-        return run.track.tokens_at(run.at, lr.warmup_end)
-    return run.track.reach(run.at, step=lr.warmup_end).tokens
+    return run.track.tokens_at(run.at, lr.unit, lr.warmup_end)
 
 
 def start_for_size(parameters: float | None) -> int:
@@ -80,10 +75,10 @@ def _resized(lr: LrSchedule, run: SlwRun, shortened: Track) -> LrSchedule:
     tokens = warmup_tokens(run)
     if tokens is None or (lr.unit == "tokens" and run.counts is None):
         return lr
-    end = shortened.reach(run.at, tokens=tokens)
+    end = shortened.reach(run.at, "tokens", tokens)
     if lr.unit == "tokens" and run.counts is not None:
         lr = replace(lr, unit=run.counts, anchor=0, decay_unit="tokens")
-    return replace(lr, warmup=(end.step if lr.unit == "steps" else end.samples) - lr.anchor)
+    return replace(lr, warmup=end.counted(lr.unit) - lr.anchor)
 
 
 def _total_tokens(run: SlwRun) -> int | None:
@@ -94,6 +89,4 @@ def _total_tokens(run: SlwRun) -> int | None:
 
 
 def _full_tokens(run: SlwRun, unit: str, count: int) -> int:
-    if unit == "samples":
-        return count * run.full_seqlen
-    return Track(full=run.full_seqlen, batch=run.batch).reach(Position(), step=count).tokens
+    return Track(full=run.full_seqlen, batch=run.batch).tokens_at(Position(), unit, count)

@@ -27,11 +27,12 @@ class ByRoot:
     total_steps: int
     anchor_step: int
     multiple: int
+    root_degree: float = 1.0
 
-    def by_root(self, step: int, degree: float = 1.0) -> int:
+    def by_root(self, step: int) -> int:
         if not self.total_steps:
             return self.full
-        share: float = min(max(step - self.anchor_step, 0) / self.total_steps, 1.0) ** (1.0 / degree)
+        share: float = min(max(step - self.anchor_step, 0) / self.total_steps, 1.0) ** (1.0 / self.root_degree)
         found = math.floor(share * (self.full - self.start) + self.start)
         return found if found == self.full else max(self.start, found // self.multiple * self.multiple)
 
@@ -70,21 +71,17 @@ class FixedLinear(ByRoot, SeqlenSchedule):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedRoot(ByRoot, SeqlenSchedule):
+class FixedRoot(FixedLinear):
     """A root in steps: fast at first, then slowly. The paper found it no better than linear. Source: DeepSpeed's
     `fixed_root`. Li, Zhang & He 2022, section 4 (arXiv:2108.06084) prints the exponent as r."""
 
     pacing: ClassVar[str] = "fixed_root"
-    total_steps: int  # T, optimizer steps from start to full; 0 is full length from the first step (no warmup)
     root_degree: float = 2.0  # r, dimensionless: 1 is linear, 2 the square root, 3 the cube root
 
     def _check(self) -> None:
         _not_negative(self.total_steps)
         if not (0 < self.root_degree < math.inf):
             raise ConfigError(f"seqlen root_degree should be above 0 and finite, not {self.root_degree}")
-
-    def seqlen(self, step: int, state: AdaptiveState | None = None) -> int:  # noqa: ARG002 - the step tells all
-        return self.by_root(step, self.root_degree)
 
     def _how(self) -> str:
         return f"by the root of degree {self.root_degree:g} over {self.total_steps} steps"

@@ -32,6 +32,10 @@ class Position:
     samples: int = 0  # Samples consumed, over all ranks
     tokens: int = 0  # Tokens consumed, over all ranks
 
+    def counted(self, unit: str) -> int:
+        """The position in "steps", "samples" or "tokens"."""
+        return {"steps": self.step, "samples": self.samples, "tokens": self.tokens}[unit]
+
 
 def trained_tokens(length: int, *, full: int, shorten: Shortening | None) -> int:
     """Tokens of one sample of the data that a step at this length trains on: a reshape makes more samples of it."""
@@ -55,21 +59,15 @@ class Track:
         """Tokens that the update that makes `step` trains on, of each sample of the data; random-LTD is left out."""
         return trained_tokens(self._length(step), full=self.full, shorten=self.shorten)
 
-    def reach(
-        self, at: Position, *, step: int | None = None, samples: int | None = None, tokens: int | None = None
-    ) -> Position:
-        """The first position from `at` on where the given limit is reached; `at` itself where it is already."""
+    def reach(self, at: Position, unit: str, limit: int) -> Position:
+        """The first position from `at` on with so many steps, samples or tokens; `at` itself where it has them."""
         counted, parts = 0, self.layers
         steps, consumed, seen = at.step, at.samples, at.tokens * parts  # seen: tokens x layers, whole numbers
         while True:
             batch, each = self.batch.samples(consumed), self._layer_tokens(steps + 1)
-            left, one = 0, 1  # what is left until the limit, and what one step takes of it
-            if tokens is not None:
-                left, one = tokens * parts - seen, batch * each
-            elif step is not None:
-                left = step - steps
-            elif samples is not None:
-                left, one = samples - consumed, batch
+            ways = {"steps": (limit - steps, 1), "samples": (limit - consumed, batch)}
+            ways["tokens"] = (limit * parts - seen, batch * each)
+            left, one = ways[unit]  # what is left until the limit, and what one step takes of it
             if left <= 0:
                 return Position(step=steps, samples=consumed, tokens=seen // parts)
             times = 1
@@ -79,10 +77,13 @@ class Track:
                 raise ConfigError(f"a schedule that still changes after {_MOST_STEPS} steps can't be counted")
             steps, consumed, seen = steps + times, consumed + times * batch, seen + times * batch * each
 
-    def tokens_at(self, at: Position, samples: int) -> int:
-        """Tokens consumed when exactly so many samples are, also within a step."""
-        end = self.reach(at, samples=samples)
-        return end.tokens - (end.samples - samples) * self._layer_tokens(end.step) // self.layers
+    def tokens_at(self, at: Position, unit: str, count: int) -> int:
+        """Tokens consumed when exactly so many steps, samples (also within a step) or tokens are."""
+        if unit == "tokens":
+            return count
+        end = self.reach(at, unit, count)
+        beyond = end.samples - count if unit == "samples" else 0
+        return end.tokens - beyond * self._layer_tokens(end.step) // self.layers
 
     def _length(self, step: int) -> int:
         if self.seqlen is None:
