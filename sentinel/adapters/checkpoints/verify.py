@@ -77,7 +77,7 @@ def examine(
         return Examined(complete=True, problem=odd)
     if itself.doubt is not None and (known is None or doubtful):
         return Examined(complete=None, problem=itself.doubt)
-    read = read_files(
+    files, unsound = read_files(
         contents.root,
         contents.files,
         crcs=known is None or doubtful,  # a digest of the whole file says more than the CRCs in it
@@ -85,10 +85,8 @@ def examine(
         pieces=itself.pieces,
         progress=progress,
     )
-    if (unsound := next((file.problem for file in read if file.problem), None)) is not None:
+    if unsound is not None:
         return Examined(complete=True, problem=unsound)
-    sizes = {item.name: item.size_bytes for item in contents.files}
-    files = tuple(Digested(name=f.name, size_bytes=sizes[f.name], sha256=f.sha256) for f in read if f.sha256)
     if known is not None and doubtful and not _mostly_as_in(known, files, named):
         known = None
     return Examined(complete=True, problem=_other_digest(known, files), files=files)
