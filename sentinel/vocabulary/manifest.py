@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.numbers import Range, dump_json, load_object
 
 SCHEMA = 1  # Version of a manifest's file
 _SHA256 = re.compile("[0-9a-f]{64}")
+_FORM = Form(error=LineError, name="it", ignores_unknown=True, whole=Range(least=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +44,17 @@ def decode_manifest(text: str) -> Manifest:
     data = load_object(text)
     if data.get("schema") != SCHEMA:
         raise LineError(f"it has schema {data.get('schema')!r}; this version reads {SCHEMA}")
-    tag, files = data.get("tag"), data.get("files")
-    if not isinstance(tag, str) or not isinstance(files, list) or not files:
+    manifest = read(Manifest, data, form=_FORM)
+    if not manifest.files:
         raise LineError("it should have a tag and a list of files")
-    decoded = tuple(sorted((_file(entry) for entry in files), key=lambda file: file.name))
-    if len({file.name for file in decoded}) < len(decoded):
+    for file in manifest.files:
+        if not file.name or file.name.startswith("/") or ".." in file.name.split("/"):
+            raise LineError(f"a file's name should be a path below the checkpoint, not {file.name!r}")
+        if not _SHA256.fullmatch(file.sha256):
+            raise LineError(f"the sha256 of {file.name!r} should be 64 hexadecimal digits, not {file.sha256!r}")
+    if len({file.name for file in manifest.files}) < len(manifest.files):
         raise LineError("it names a file twice")
-    return Manifest(tag=tag, global_step=_whole(data.get("global_step"), "global_step"), files=decoded)
+    return replace(manifest, files=tuple(sorted(manifest.files, key=lambda file: file.name)))
 
 
 def first_difference(manifest: Manifest, sizes: Mapping[str, int]) -> str | None:
@@ -61,20 +67,3 @@ def first_difference(manifest: Manifest, sizes: Mapping[str, int]) -> str | None
         if there != file.size_bytes:
             return f"{file.name!a} has {there} bytes, and {file.size_bytes} in its manifest"
     return None
-
-
-def _file(entry: object) -> Digested:
-    if not isinstance(entry, dict):
-        raise LineError(f"a file should be an object, not {entry!r}")
-    name, digest = entry.get("name"), entry.get("sha256")
-    if not isinstance(name, str) or not name or name.startswith("/") or ".." in name.split("/"):
-        raise LineError(f"a file's name should be a path below the checkpoint, not {name!r}")
-    if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
-        raise LineError(f"the sha256 of {name!r} should be 64 hexadecimal digits, not {digest!r}")
-    return Digested(name=name, size_bytes=_whole(entry.get("size_bytes"), f"the size of {name!r}"), sha256=digest)
-
-
-def _whole(value: object, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise LineError(f"{what} should be a whole number, not {value!r}")
-    return value

@@ -49,9 +49,9 @@ def entry(**changes: object) -> dict[str, object]:
         (document(files=[entry(name="../x")]), "a path below the checkpoint"),
         (document(files=[entry(name="/etc/passwd")]), "a path below the checkpoint"),
         (document(files=[entry(sha256="abc")]), "64 hexadecimal digits"),
-        (document(files=[entry(size_bytes=-1)]), "the size of 'a.pt' should be a whole number"),
-        (document(files=[entry(size_bytes=True)]), "the size of 'a.pt' should be a whole number"),
-        (document(files=["a.pt"]), "a file should be an object"),
+        (document(files=[entry(size_bytes=-1)]), r"files\[0\].size_bytes"),
+        (document(files=[entry(size_bytes=True)]), r"files\[0\].size_bytes should be a whole number"),
+        (document(files=["a.pt"]), r"files\[0\] should be an object"),
         (document(global_step=None), "global_step should be a whole number"),
     ],
 )
