@@ -15,7 +15,7 @@ from sentinel.adapters.checkpoints.looks import Looked, Looks
 from sentinel.adapters.checkpoints.pins import Pins
 from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.adapters.checkpoints.reading import Progress
-from sentinel.adapters.checkpoints.trackers import Trackers, keep_trackers, point_links
+from sentinel.adapters.checkpoints.trackers import Trackers
 from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, examine, read_manifest
 from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, checkpoints_in, walk_checkpoint
 from sentinel.durable import make_folders, write_atomically
@@ -48,7 +48,7 @@ class Checkpoints:
         self.folder = folder
         self.pins = Pins(folder)
         self._looks, self._manifests = Looks(folder), manifests
-        self._trackers = Trackers(folder, self._named)
+        self._trackers = Trackers(folder)
         self.latest, self.disagreement = self._trackers.latest, self._trackers.disagreement
         self._quarantine = Quarantine(folder, manifests)
         self.quarantined, self.quarantined_incidents = self._quarantine.tags, self._quarantine.incidents
@@ -119,7 +119,7 @@ class Checkpoints:
         what is newer than the tag goes into the quarantine.
         """
         room = self._quarantine.room(incident, rollback)
-        keep_trackers(self.folder, room)
+        self._trackers.keep(room)
         target = None if tag is None else checkpoint_named(tag, CheckpointError)
         there = {named.tag for named in self._named()}
         self.pins.set_aside(
@@ -129,7 +129,6 @@ class Checkpoints:
             newer = [n.tag for n in self._named() if n.layout is target.layout and n.order > target.order]
             self.quarantine(newer, incident=incident, rollback=rollback)
         self._trackers.point(target, global_step, room)
-        point_links(self.folder, target, room)
 
     def _examine(self, named: Named, *, digests: bool = False, progress: Progress | None = None) -> Examined:
         manifest = read_manifest(self._manifests, named.tag) if self._manifests else None
