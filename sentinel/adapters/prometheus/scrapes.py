@@ -53,15 +53,12 @@ class Scrape:
 
 def selector_of(runs: Sequence[str], more: str | None) -> str:
     """What selects these runs' series; `more` are matchers of the user's, in PromQL: `cluster="a",job="train"`."""
-    sign, named = ("=", runs[0]) if len(runs) == 1 else ("=~", "|".join(map(_literally, runs)))
+    sign, named = "=", runs[0]
+    if len(runs) > 1:  # as RE2's regular expressions, which know no escape before a letter that is none of their signs
+        sign, named = "=~", "|".join(re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", run) for run in runs)
     quoted = named.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     matchers = [f'__name__=~"{"|".join(_NAMES)}"', f'run{sign}"{quoted}"']
     return "{" + ",".join([*matchers, *([more.strip().strip(",")] if more else [])]) + "}"
-
-
-def _literally(run: str) -> str:
-    """The name as a regular expression of RE2's, which knows no escape before a letter that is none of its signs."""
-    return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", run)
 
 
 def scrapes_of(series: Iterable[Series], known: Mapping[Looked, Container[float]] | None = None) -> list[Scrape]:
