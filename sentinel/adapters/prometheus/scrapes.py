@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.adapters.prometheus.api import Series
+from sentinel.vocabulary.loss_ratio import SPIKE_RATIO
 from sentinel.vocabulary.metrics import COUNTERS, INTERVAL_METRICS, PREFIX, SAMPLE_METRICS, WINDOW
 from sentinel.vocabulary.numbers import LARGEST_WHOLE
 from sentinel.vocabulary.sample import Record, RunStarted, ScrapedSample
@@ -26,7 +27,6 @@ _WHOLE_NUMBERS = frozenset(
     ("seqlen", "kept_tokens", "lr_warmup_steps", "global_batch_samples", "consumed_samples", "consumed_tokens")
 )
 _SHOWS_LONGER = 13 / 12  # windows that a maximum may show: the exporter keeps twelve parts, and one that is not over
-_SPIKE_RATIO = 1.2  # above it the exporter counts a spike step: Li, Zhang & He 2022, Table 1 (arXiv:2108.06084)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def _sample(scrape: Scrape, step: int, counts: tuple[float, ...], last: _Last) -
     for name in _WHOLE_NUMBERS & typed.keys():
         typed[name] = int(typed[name]) if 0 <= typed[name] <= LARGEST_WHOLE else None  # nan, too, is none
     skipped, loss = readings["skipped"] == 1, readings["loss"]
-    own = (1, readings.get("loss_ratio", 0) > _SPIKE_RATIO, not math.isfinite(loss), skipped)
+    own = (1, readings.get("loss_ratio", 0) > SPIKE_RATIO, not math.isfinite(loss), skipped)
     unseen = step - last.step - 1
     _, spikes, nonfinite, left_out = (
         min(unseen, max(0, int(now - then) - mine)) for now, then, mine in zip(counts, last.counts, own, strict=True)
