@@ -68,11 +68,7 @@ class Starts:
 def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
     """The run up to step `at`, by the attempt that saved it, and what that one made afterwards."""
     recent, later = deque[Sample](maxlen=RECENT), list[Sample]()
-
-    def followed() -> Trail:
-        return Trail(_noted(sample, at, recent, later) for sample in history.lineage(parent))
-
-    trail = followed()
+    trail = Trail(_noted(sample, at, recent, later) for sample in history.lineage(parent))
     trail.foresee(at, foreseen(parent, at))
     layers = next((one for one in parent.layers if one.global_step == at), None)
     return Ancestor(started=parent.started, recent=tuple(recent), later=tuple(later), layers=layers, trail=trail)

@@ -83,16 +83,7 @@ class WandbBranches:
         there = [branch for branch in before if not branch.undone]
         current = there[-1].run_id if there else next((b.of_run for b in before if b.of_run), None)
         run_id, group = current or self._of.run_id, before[0].group if before else None
-        request: dict[str, Any] = {
-            "of": {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self._of).items()},
-            "name": self._name,
-            "run_id": run_id,
-            "group": group,
-            "how": action.how,
-            "until": action.global_step,
-            "incident": action.incident,
-            "rollback": action.rollback,
-        }
+        request = asdict(action) | {"of": asdict(self._of), "name": self._name, "run_id": run_id, "group": group}
         answer = _asked(request)
         if (problem := answer.get("problem")) is not None:
             log.warning("W&B: the restart begins without the history up to step %d: %s", action.global_step, problem)
@@ -126,11 +117,9 @@ class WandbBranches:
 
 def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
     """The child's answer; a `problem` where there is none in time. What it printed is not shown: it may quote a key."""
-    command = [sys.executable, "-m", "sentinel.act.wandb_child"]
+    command, asked = [sys.executable, "-m", "sentinel.act.wandb_child"], json.dumps(request, default=str)
     try:
-        done = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, timeout=_DEADLINE_S, check=False
-        )
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
         answer = json.loads(done.stdout.splitlines()[-1] if done.stdout else "")
         return answer if isinstance(answer, dict) else {"problem": "its client gave no answer"}
     except subprocess.TimeoutExpired:

@@ -47,7 +47,7 @@ def _online(of: WandbRun, request: Answer) -> Answer:
     if run_id is None:
         return {"problem": f"{there.path} has no run called {request['name']!r}; set [wandb] run_id"}
     _, step = named_columns(there.rows(run_id), of, f"{there.path}/{run_id}")
-    rows = descended(there.rows(run_id), step, request["until"])
+    rows = descended(there.rows(run_id), step, request["global_step"])
     made = _names(run_id, request)
     if not rows:
         return made | {"outcome": f"nothing was logged to {run_id} up to step {request['until']}: the branch is empty"}
@@ -76,7 +76,7 @@ def _offline(of: WandbRun, folder: Path, request: Answer) -> Answer:
         return (row for path in runs[run_id] for row in rows_of(path))
 
     _, step = named_columns(logged(), of, str(folder))
-    rows = descended(logged(), step, request["until"])
+    rows = descended(logged(), step, request["global_step"])
     made = _names(run_id, request)
     drawing = _drawing(run_id, run_id, made, request)
     where = draw_offline(drawing, list(_plain(rows)), folder, project=of.project, entity=of.entity)
@@ -89,7 +89,7 @@ def _names(run_id: str, request: Answer) -> Answer:
 
 
 def _drawing(run_id: str, path: str, made: Answer, request: Answer) -> Drawing:
-    incident, until = request["incident"], request["until"]
+    incident, until = request["incident"], request["global_step"]
     return Drawing(
         id=made["new_id"],
         name=f"{request['name']}: {request['rollback']}",

@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from sentinel.adapters.witnesses import SAME_START_S, elsewhere, foreign_process, start_unix_s
+from sentinel.adapters.witnesses import fate_of_process, foreign_process
 from sentinel.durable import os_errors_named
 from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
@@ -25,8 +26,6 @@ from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
 _DIES_AT_ONCE_S = 1.0  # a job that has ended by then has not begun: the next look finds it gone
-
-_Named = tuple[int, float]  # pid and start time, Unix seconds, of a trainer on this host, as its journal names it
 
 
 class Writer(NamedTuple):
@@ -49,7 +48,7 @@ class LocalLauncher:
     environment: Callable[[], dict[str, str]] = dict  # what the job gets beside its own, looked up at each start
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
-        found = self.jobs.writers(_by_hand(started))
+        found = self.jobs.writers(_newest(started))
         writers = tuple(
             WriterSeen(id=f"process {w.pid}", rollback=w.rollback, foreign=foreign_process(w.pid)) for w in found
         )
@@ -62,7 +61,7 @@ class LocalLauncher:
         """Nothing: the command is in the configuration."""
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        if left := _but(self.jobs.writers(_by_hand(started)), spare):
+        if left := _but(self.jobs.writers(_newest(started)), spare):
             raise JobStillAlive(", ".join(f"process {w.pid}" for w in left))
 
     def keep_stacks(self, folder: Path) -> None:
@@ -89,7 +88,7 @@ class LocalLauncher:
         return (f"cd {shlex.quote(where)} && {command} >> {shlex.quote(log)} 2>&1",)
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        self.jobs.stop(grace_s=self.stop_grace_s, also=_by_hand(started), spare=spare)
+        self.jobs.stop(grace_s=self.stop_grace_s, also=_newest(started), spare=spare)
 
     def start(
         self,
@@ -141,24 +140,17 @@ class LocalJobs:
             process.wait(_DIES_AT_ONCE_S)
         return process.pid
 
-    def writers(self, also: _Named | None = None) -> tuple[Writer, ...]:
-        """The run's living processes, in the order of their ids. `also` names a trainer that somebody else started: it
-        is found whoever's it is. Other processes of other users are not: their environment can't be read. A zombie
-        writes nothing once the last of its threads has ended."""
+    def writers(self, also: RunStarted | None = None) -> tuple[Writer, ...]:
+        """The run's living processes, in the order of their ids. The journal of `also` names a trainer that somebody
+        else may have started: it is found whoever's it is. Other processes of other users are not: their environment
+        can't be read. A zombie writes nothing once the last of its threads has ended."""
         self._bury()
-        found = {}
+        named, found = _named(also), {}
         for pid in psutil.pids():
-            if pid == os.getpid() or not (_may_be_ours(pid) or (also is not None and pid == also[0])):
-                continue
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(pid)
-                named = _is(process, also)
-                environment = _environment(process, named=named)
-                if environment is None:
-                    continue
-                ours = environment.get("SENTINEL_STATE_DIR")
-                if (ours and os.path.realpath(ours) == self.state_dir) or named:
-                    found[pid] = Writer(pid, environment.get("SENTINEL_ROLLBACK"))
+            environment = {} if pid == os.getpid() else _environment(pid)
+            ours = environment.get("SENTINEL_STATE_DIR")
+            if pid == named or (ours and os.path.realpath(ours) == self.state_dir):
+                found[pid] = Writer(pid, environment.get("SENTINEL_ROLLBACK"))
         self._last = tuple(sorted(found)) or self._last
         return tuple(found[pid] for pid in sorted(found))
 
@@ -166,7 +158,7 @@ class LocalJobs:
         """A process of the run that this object saw, where none of those that it saw is there any more; else None."""
         return None if not self._last or any(map(_is_there, self._last)) else self._last[0]
 
-    def stop(self, *, grace_s: float, also: _Named | None = None, spare: str | None = None) -> None:
+    def stop(self, *, grace_s: float, also: RunStarted | None = None, spare: str | None = None) -> None:
         """Asks the run's processes to end, then makes them; returns when all are seen gone but the spared rollback's.
         JobStillAlive when something outlives SIGKILL (uninterruptible sleep): then nothing may be moved."""
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
@@ -190,52 +182,37 @@ class LocalJobs:
         self._children = [child for child in self._children if child.poll() is None]
 
 
-def _by_hand(started: Sequence[RunStarted]) -> _Named | None:
-    """The process that the newest attempt's journal names, for trainers that somebody else started."""
-    last = started[-1] if started else None
-    if last is None or last.host is None or last.pid is None or elsewhere(last) is not None:
+def _newest(started: Sequence[RunStarted]) -> RunStarted | None:
+    return started[-1] if started else None
+
+
+def _named(started: RunStarted | None) -> int | None:
+    """The process that the attempt's journal names, with its start, where it is on this machine and alive."""
+    if started is None or (started.process_start_unix_s is None and started.process_start_ticks is None):
         return None
-    began_unix_s = start_unix_s(last)
-    return None if began_unix_s is None else (last.pid, began_unix_s)
+    fate = fate_of_process(started)
+    return started.pid if fate is not None and fate.life is Life.ALIVE and started.pid != os.getpid() else None
 
 
 def _but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
     return [w for w in writers if spare is None or w.rollback != spare]
 
 
-def _may_be_ours(pid: int) -> bool:
-    """A quick look, since a node has thousands of processes: is the name that ours carry in its environment? A zombie's
-    can't be read, and its threads' may be ours."""
-    if not psutil.LINUX:
-        return True
-    proc = Path(f"/proc/{pid}")
-    with contextlib.suppress(OSError):  # another user's, or it is gone
-        if environment := (proc / "environ").read_bytes():
-            return b"SENTINEL_STATE_DIR=" in environment
-    with contextlib.suppress(OSError):
-        return (proc / "stat").read_bytes().rpartition(b") ")[2].startswith(b"Z")
-    return False
-
-
-def _environment(process: psutil.Process, *, named: bool) -> Mapping[str, str] | None:
-    """The process's environment; None for one that is dead to its last thread, or whose environment this account may
-    not read: empty where the journal names it. A process is a zombie as soon as its first thread has ended; the others
-    may hang in a write for minutes."""
-    try:
-        if process.status() != psutil.STATUS_ZOMBIE:
-            return process.environ()
-    except psutil.AccessDenied:
-        return {} if named else None
-    with contextlib.suppress(OSError):  # it is gone
-        for thread in Path(f"/proc/{process.pid}/task").iterdir():
-            if thread.name != str(process.pid):
-                pairs = (thread / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
-                return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    return None
-
-
-def _is(process: psutil.Process, also: _Named | None) -> bool:
-    return also is not None and also[0] == process.pid and abs(process.create_time() - also[1]) < SAME_START_S
+def _environment(pid: int) -> dict[str, str]:
+    """Sentinel's variables in the process's environment; none where it is gone, or this account may not read it. A
+    process is a zombie as soon as its first thread has ended: the others show it still, and may hang in a write."""
+    process = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for place in chain([process], process.glob("task/*")):
+            try:
+                text = (place / "environ").read_bytes().decode(errors="surrogateescape")
+            except PermissionError:
+                return {}
+            except OSError:
+                continue
+            if text:
+                return dict(pair.split("=", 1) for pair in text.split("\0") if pair.startswith("SENTINEL_"))
+    return {}
 
 
 def _is_there(pid: int) -> bool:

@@ -8,7 +8,7 @@ import socket
 import time
 import uuid
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Condition, Thread
 from types import TracebackType
 from typing import Any, Self
 
@@ -142,56 +142,42 @@ class _Renewals:
     """Of all locks that the process holds: each by a thread of its own, since its filesystem may hang."""
 
     def __init__(self) -> None:
-        self._held: dict[RunLock, float] = {}  # to when it is due, monotonic seconds
-        self._under_way: set[RunLock] = set()
-        self._lock = Lock()
-        self._new = Event()
+        self._due_s: dict[RunLock, float] = {}  # of those that are held; monotonic seconds
+        self._under_way: dict[RunLock, Thread] = {}
+        self._changed = Condition()
         self._runs = False
 
     def begin(self, lock: RunLock) -> None:
-        with self._lock:
-            self._held[lock] = time.monotonic() + _RENEW_S
-            self._new.set()
+        with self._changed:
+            self._due_s[lock] = time.monotonic() + _RENEW_S
+            self._changed.notify()
             if not self._runs:
                 self._runs = True
                 Thread(target=self._run, name="sentinel-locks", daemon=True).start()
 
     def end(self, lock: RunLock) -> None:
-        with self._lock:
-            self._held.pop(lock, None)
+        with self._changed:
+            self._due_s.pop(lock, None)
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                lock, due_s = min(self._held.items(), key=lambda held: held[1], default=(None, 0.0))
-                self._runs = lock is not None
-            if lock is None:
-                return
-            if self._new.wait(max(0.0, due_s - time.monotonic())):
-                self._new.clear()  # another is held now; no lock is renewed before it is due
-            else:
-                self._start(lock)
+        with self._changed:
+            while self._due_s:
+                lock, due_s = min(self._due_s.items(), key=lambda held: held[1])
+                if (left_s := due_s - time.monotonic()) > 0:
+                    self._changed.wait(left_s)  # or until another is held; no lock is renewed before it is due
+                    continue
+                self._due_s[lock] = time.monotonic() + _RENEW_S
+                self._under_way = {one: thread for one, thread in self._under_way.items() if thread.is_alive()}
+                if lock not in self._under_way:
+                    self._under_way[lock] = Thread(target=_renew, args=(lock,), name="sentinel-lock", daemon=True)
+                    with contextlib.suppress(RuntimeError):  # there can be no more threads just now
+                        self._under_way[lock].start()
+            self._runs = False
 
-    def _start(self, lock: RunLock) -> None:
-        with self._lock:
-            if lock not in self._held:
-                return
-            self._held[lock] = time.monotonic() + _RENEW_S
-            if lock in self._under_way:
-                return
-            self._under_way.add(lock)
-        try:
-            Thread(target=self._renew, args=(lock,), name="sentinel-lock", daemon=True).start()
-        except RuntimeError:  # there can be no more threads just now
-            self._under_way.discard(lock)
 
-    def _renew(self, lock: RunLock) -> None:
-        try:
-            with contextlib.suppress(SentinelError):  # who acts asks again, and hears it then
-                lock.lives()
-        finally:
-            with self._lock:
-                self._under_way.discard(lock)
+def _renew(lock: RunLock) -> None:
+    with contextlib.suppress(SentinelError):  # who acts asks again, and hears it then
+        lock.lives()
 
 
 _renewals = _Renewals()

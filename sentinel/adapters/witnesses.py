@@ -21,7 +21,7 @@ from sentinel.adapters.http_client import Unreachable, answer
 from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 
-SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
+_SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
 _PIDS_END = 1 << 31
 _WITHIN_S = 1.5  # that a name server, a node that is gone and a slow answer may take together
 _NOT_AGAIN_S = 60.0  # for which an address that has not answered in time is not asked again: each action of a plan asks
@@ -86,14 +86,7 @@ def _is_started(process: psutil.Process, started: RunStarted) -> bool:
         return int(stat.rpartition(b")")[2].split()[19]) == started.process_start_ticks
     if started.process_start_unix_s is None:
         return True
-    return abs(process.create_time() - started.process_start_unix_s) < SAME_START_S
-
-
-def start_unix_s(started: RunStarted) -> float | None:
-    """When the attempt's process began, by this machine's clock as it is set now."""
-    if started.process_start_ticks is not None and started.boot_id == _boot_id():
-        return psutil.boot_time() + started.process_start_ticks / os.sysconf("SC_CLK_TCK")
-    return started.process_start_unix_s
+    return abs(process.create_time() - started.process_start_unix_s) < _SAME_START_S
 
 
 def _is_dead(process: psutil.Process) -> bool:

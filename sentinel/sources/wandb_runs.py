@@ -15,20 +15,17 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.adapters.event_files.events import fields_of
 from sentinel.adapters.paging.secret import Secret
-from sentinel.adapters.wandb import WandbRun
+from sentinel.adapters.wandb import Wandb, WandbRun
 from sentinel.bounded import LINE_BYTES
 from sentinel.sources.column_names import resolve_until_loss
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes
 from sentinel.sources.table_source import Object, Objects, searched_source
 from sentinel.vocabulary.errors import ConfigError
-
-if TYPE_CHECKING:  # its library is not in every installation
-    from sentinel.adapters.wandb import Wandb
 
 PREFIX = "wandb:"
 _KEY_VARIABLE = "WANDB_API_KEY"
@@ -198,11 +195,6 @@ def rows_of(path: Path) -> Iterator[Object]:
 
 def project_of(of: WandbRun) -> Wandb:
     """The project that the table names, with the key of its file or of the environment."""
-    try:
-        from sentinel.adapters.wandb import Wandb
-
-        env = None if of.api_key_file is not None else _KEY_VARIABLE
-        key = Secret(what="api_key", env=env, file=of.api_key_file, environ=os.environ).read()
-        return Wandb(of.entity or "", of.project or "", key, url=of.url, timeout_s=of.timeout_s)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is not installed; pip install 'training-sentinel[wandb]'") from error
+    env = None if of.api_key_file is not None else _KEY_VARIABLE
+    key = Secret(what="api_key", env=env, file=of.api_key_file, environ=os.environ).read()
+    return Wandb(of.entity or "", of.project or "", key, url=of.url, timeout_s=of.timeout_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+SPIKE_RATIO = 1.2  # A step above it counts as a spike step. Source: Li, Zhang & He 2022, Table 1 (arXiv:2108.06084).
+
 
 def loss_ratio(loss: float, previous_minimum: float | None) -> float:
     """This step's loss over the smallest loss of all previous steps, dimensionless; below 1 at a new minimum. 1.0 at

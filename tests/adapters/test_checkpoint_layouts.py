@@ -432,7 +432,7 @@ def test_latest_is_written_after_the_trackers_that_follow_it(tmp_path: Path) -> 
     target = recognise("global_step10")
     assert target is not None
     with pytest.raises(FilesystemRefused, match="latest_checkpointed_iteration"):
-        Trackers(tmp_path, lambda: [target]).point(target, 10, tmp_path)
+        Trackers(tmp_path).point(target, 10, tmp_path)
     assert (tmp_path / "latest").read_text() == "global_step20"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,7 @@ import pytest
 
 from sentinel.adapters.local import LocalJobs
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.sample import RunStarted
 from tests.adapters.pagers import until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -95,10 +98,14 @@ def test_who_does_not_listen_is_made_to_end(jobs: LocalJobs, tmp_path: Path) -> 
 
 def test_a_trainer_that_a_person_started_is_found_by_its_journal(tmp_path: Path) -> None:
     with subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL, start_new_session=True) as trainer:
-        also = (trainer.pid, psutil.Process(trainer.pid).create_time())
+        began = psutil.Process(trainer.pid).create_time()
+        also = RunStarted(
+            attempt=1, time_unix_s=began, host=socket.gethostname(), pid=trainer.pid, process_start_unix_s=began
+        )
         jobs = LocalJobs(tmp_path / "state")
         assert [w.pid for w in jobs.writers(also)] == [trainer.pid]
-        assert jobs.writers((also[0], also[1] - 100)) == ()
+        assert jobs.writers(replace(also, process_start_unix_s=began - 100)) == ()
+        assert jobs.writers(replace(also, process_start_unix_s=None)) == ()
         jobs.stop(grace_s=10, also=also)
         assert trainer.wait(60) != 0
 

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
+from sentinel.vocabulary.loss_ratio import SPIKE_RATIO
 from sentinel.vocabulary.metrics import (
     COUNTERS,
     HOOK_ERRORS,
@@ -32,7 +33,6 @@ from sentinel.vocabulary.sample import LayerVariance, Sample
 
 _HELP = {metric.name: metric.help for metric in all_metrics()}
 _LABELS = ["run", "attempt"]
-SPIKE_RATIO = 1.2  # A step above it counts as a spike step. Source: Li, Zhang & He 2022, Table 1 (arXiv:2108.06084).
 
 _SLICES = 12  # parts of a window, each with its own maximum: a maximum shows for one window, and up to a twelfth more
 _NEVER = -math.inf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import ctypes
 import os
 import struct
@@ -15,9 +14,9 @@ from sentinel.adapters.checkpoints.looks import Looked, Looks
 from sentinel.adapters.checkpoints.pins import Pins
 from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.adapters.checkpoints.reading import Progress
-from sentinel.adapters.checkpoints.trackers import Trackers, keep_trackers, point_links
-from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, examine, read_manifest
-from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, checkpoints_in, walk_checkpoint
+from sentinel.adapters.checkpoints.trackers import Trackers
+from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, examine
+from sentinel.adapters.checkpoints.walk import checkpoint_named, checkpoints_in, walk_checkpoint
 from sentinel.durable import make_folders, write_atomically
 from sentinel.plan.observation import Checkpoint
 from sentinel.vocabulary.errors import CheckpointError
@@ -48,14 +47,14 @@ class Checkpoints:
         self.folder = folder
         self.pins = Pins(folder)
         self._looks, self._manifests = Looks(folder), manifests
-        self._trackers = Trackers(folder, self._named)
+        self._trackers = Trackers(folder)
         self.latest, self.disagreement = self._trackers.latest, self._trackers.disagreement
         self._quarantine = Quarantine(folder, manifests)
         self.quarantined, self.quarantined_incidents = self._quarantine.tags, self._quarantine.incidents
 
     def list(self) -> tuple[Checkpoint, ...]:
         """All of them, by step, after a cheap look: names, and the newest ones' completeness. Reads no shard."""
-        found = self._named()
+        found = checkpoints_in(self.folder)
         looked = self._looks.look(found)
         universal = [named.tag for named in found if named.layout is UNIVERSAL]
         if universal:
@@ -75,7 +74,7 @@ class Checkpoints:
         """
         named = self._find(tag)
         try:
-            examined = self._examine(named, progress=progress)
+            examined = examine(self.folder, named, self._manifests, progress=progress)
         except CheckpointError as error:  # a manifest that can't be read
             examined = Examined(complete=True, problem=str(error))
         return Checkpoint(
@@ -89,14 +88,14 @@ class Checkpoints:
     def digest(self, tag: str, *, progress: Progress | None = None) -> Manifest:
         """The manifest of a checkpoint, read whole. CheckpointError when it is not there, or not whole."""
         named = self._find(tag)
-        examined = self._examine(named, digests=True, progress=progress)
+        examined = examine(self.folder, named, self._manifests, digests=True, progress=progress)
         if examined.problem is not None:
             raise CheckpointError(f"{tag} gets no manifest, because it is not whole: {examined.problem}")
         return Manifest(tag=tag, global_step=named.global_step, files=examined.files)
 
     def room_for_saves(self, saves: int) -> Room | None:
         """Whether so many more checkpoints of the newest one's size would fit; None while there is no checkpoint."""
-        found = self._named()
+        found = checkpoints_in(self.folder)
         if not found:
             return None
         contents = walk_checkpoint(self.folder, found[-1])
@@ -119,41 +118,24 @@ class Checkpoints:
         what is newer than the tag goes into the quarantine.
         """
         room = self._quarantine.room(incident, rollback)
-        keep_trackers(self.folder, room)
+        self._trackers.keep(room)
         target = None if tag is None else checkpoint_named(tag, CheckpointError)
-        there = {named.tag for named in self._named()}
+        there = {named.tag for named in checkpoints_in(self.folder)}
         self.pins.set_aside(
             [t for t in self.pins.usable() if t not in there and self.pins.step_of(t) > global_step], incident, rollback
         )  # of the line that is left, and deleted by a retention: nothing but the pin is there to be moved
         if target is not None and target.layout.resumes in (Resumes.NEWEST, Resumes.LINK):
-            newer = [n.tag for n in self._named() if n.layout is target.layout and n.order > target.order]
+            newer = [n.tag for n in checkpoints_in(self.folder) if n.layout is target.layout and n.order > target.order]
             self.quarantine(newer, incident=incident, rollback=rollback)
         self._trackers.point(target, global_step, room)
-        point_links(self.folder, target, room)
-
-    def _examine(self, named: Named, *, digests: bool = False, progress: Progress | None = None) -> Examined:
-        manifest = read_manifest(self._manifests, named.tag) if self._manifests else None
-        sibling = self._sibling(named)
-        return examine(self.folder, named, sibling=sibling, manifest=manifest, digests=digests, progress=progress)
-
-    def _named(self) -> builtins.list[Named]:
-        return checkpoints_in(self.folder)
 
     def _find(self, tag: str) -> Named:
-        found = self._named()
+        found = checkpoints_in(self.folder)
         named = next((n for n in found if n.tag == tag), None)
         if named is None:
             near = ", ".join(n.tag for n in found[-5:]) or "none"
             raise CheckpointError(f"{self.folder} has no checkpoint {tag!r}; the last ones are {near}")
         return named
-
-    def _sibling(self, named: Named) -> Contents | None:
-        """The nearest earlier checkpoint of the same layout that can be walked, else the nearest later one."""
-        alike = [n for n in self._named() if n.layout is named.layout]
-        earlier = [n for n in alike if n.order < named.order]
-        later = [n for n in alike if n.order > named.order]
-        walked = (walk_checkpoint(self.folder, n) for n in (*earlier[-1:], *later[:1]))
-        return next((sibling for sibling in walked if sibling.refusal is None), None)
 
 
 def write_manifest(folder: Path, tag: str, state_dir: Path, *, progress: Progress | None = None) -> Path:

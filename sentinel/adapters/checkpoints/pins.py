@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE, room_in, tags_in
-from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, entries_of, walk, walk_checkpoint
-from sentinel.durable import make_folders, move, rename, sync_folder
+from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, entries_of, mirrored, walk, walk_checkpoint
+from sentinel.durable import move, rename, sync_folder
 from sentinel.vocabulary.errors import QuarantineError
 
 PINNED = ".sentinel-pinned"
@@ -127,17 +127,14 @@ class Pins:
     def _linked(self, contents: Contents, destination: Path) -> bool:
         """Links under a name that is no checkpoint's, then renames: half of one is never seen. False for a conflict."""
         _trusted(contents)
-        source = contents.root
         if os.path.lexists(destination):
             return _same(contents, _walked(destination))
         unfinished = self._pinned / f".{destination.name}.{destination.parent.name.lstrip('.')}.unfinished"
-        make_folders(unfinished)
-        for folder in sorted(contents.folders):
-            (unfinished / folder).mkdir(exist_ok=True)
-        for item in contents.files:
-            _link(source / item.name, unfinished / item.name)
+        mirrored(contents, unfinished, _link)
         if not _same(contents, _walked(unfinished)):
-            raise QuarantineError(f"{unfinished} holds something else than {source}: move it away, then try again")
+            raise QuarantineError(
+                f"{unfinished} holds something else than {contents.root}: move it away, then try again"
+            )
         for folder in ("", *contents.folders):
             sync_folder(unfinished / folder)
         move(unfinished, destination)

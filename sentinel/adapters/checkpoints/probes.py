@@ -16,7 +16,7 @@ import contextlib
 import filecmp
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.folder import Checkpoints, room_for
@@ -24,14 +24,14 @@ from sentinel.adapters.checkpoints.layouts import Named, recognise
 from sentinel.adapters.checkpoints.quarantine import ADOPTION, QUARANTINE, Quarantine, room_in
 from sentinel.adapters.checkpoints.walk import (
     Contents,
-    Item,
     checkpoint_named,
     checkpoints_in,
     entries_of,
+    mirrored,
     walk,
     walk_checkpoint,
 )
-from sentinel.bounded import read_record, record_or
+from sentinel.bounded import record_or
 from sentinel.durable import (
     copy_file,
     link_or_copy,
@@ -56,8 +56,8 @@ def place_checkpoint(run: Path, tag: str | None, copies: Path, destination: Path
         if tag is None:
             return
         named = checkpoint_named(tag, CheckpointError)
-        copy, in_folder = _copied(run, named, copies)
-        _linked(copy, destination / tag if in_folder else destination)
+        in_place = destination / tag if not named.layout.in_files else destination
+        mirrored(_copied(run, named, copies), in_place, _link_once)
         for name in _TRACKERS:
             if (run / name).is_file():
                 (destination / name).touch()  # `point_latest` writes those that are there
@@ -67,34 +67,24 @@ def place_checkpoint(run: Path, tag: str | None, copies: Path, destination: Path
 def check_placeable(run: Path, tag: str | None, copies: Path) -> None:
     """CheckpointError where `place_checkpoint` could not be made of it now; writes nothing."""
     named = recognise(tag) if tag is not None else None
-    if named is not None and _whole_copy(named, copies) is None:
-        _check_room(named, _source(run, named, copies), copies)
+    if named is not None and (source := _to_copy(run, named, copies)) is not None:
+        _check_room(named, source, copies)
 
 
-def _whole_copy(named: Named, copies: Path) -> Contents | None:
-    """A copy that is whole is all that is looked at: after a rollback the run's checkpoint may be gone, or another one
-    of the same name."""
-    copy, copied = copies / named.tag, _noted(named, copies)
-    if copied is None or not copy.is_dir():
+def _to_copy(run: Path, named: Named, copies: Path) -> Contents | None:
+    """The run's checkpoint; None where its copy is whole: that is all that is looked at then, since after a rollback
+    the run's own may be gone, or another one of the same name."""
+    copy = copies / named.tag
+    copied = record_or(None, _note_of(copy), lambda read: list(read["files"]), CheckpointError)
+    if copied is not None and copy.is_dir() and _alike(walk(copy)) == copied:
         return None
-    contents = walk(copy)
-    return contents if _alike(contents.files) == copied else None
-
-
-def _noted(named: Named, copies: Path) -> list[list[str | int]] | None:
-    note = copies / f"{named.tag}.copied"
-    return read_record(note, lambda read: list(read["files"]), CheckpointError) if note.exists() else None
-
-
-def _source(run: Path, named: Named, copies: Path) -> Contents:
-    """The run's checkpoint, which can be copied."""
-    source, in_folder, copied = walk_checkpoint(run, named), not named.layout.in_files, _noted(named, copies)
+    source, in_folder = walk_checkpoint(run, named), not named.layout.in_files
     if not source.files and (not in_folder or not os.path.lexists(run / named.tag)):
         raise CheckpointError(f"{run} has no checkpoint {named.tag!r} to begin a probe from")
     if source.refusal is not None or not source.files:
         why = source.refusal or "it is empty"
         raise CheckpointError(f"{named.tag} of {run} can't be copied for a probe: {why}")
-    if copied is not None and _alike(source.files) != copied:
+    if copied is not None and _alike(source) != copied:
         raise CheckpointError(
             f"a probe has changed the copy of {named.tag}, and the run has another {named.tag} by now: delete "
             f"{copies.parent} to begin anew"
@@ -108,46 +98,40 @@ def _check_room(named: Named, source: Contents, copies: Path) -> None:
         raise CheckpointError(f"{named.tag} can't be copied for a probe: {problem}; [bisect] folder can name another")
 
 
-def _copied(run: Path, named: Named, copies: Path) -> tuple[Contents, bool]:
-    """The copy of the checkpoint, and whether it is a folder in the run's folder."""
-    copy, note, in_folder = copies / named.tag, copies / f"{named.tag}.copied", not named.layout.in_files
-    if (whole := _whole_copy(named, copies)) is not None:
-        return whole, in_folder
-    source = _source(run, named, copies)
-    unfinished = copies / f".{named.tag}.unfinished"
+def _copied(run: Path, named: Named, copies: Path) -> Contents:
+    """The copy of the checkpoint."""
+    copy, unfinished = copies / named.tag, copies / f".{named.tag}.unfinished"
+    if (source := _to_copy(run, named, copies)) is None:
+        return walk(copy)
     for old in (copy, unfinished):
         if old.exists():
             shutil.rmtree(old)  # sentinel's own copy, cut short or changed by a probe
     make_folders(copies)
     _check_room(named, source, copies)
-    unfinished.mkdir()
-    for folder in sorted(source.folders):
-        (unfinished / folder).mkdir()
     changed = CheckpointError(f"{named.tag} of {run} changed while it was copied for a probe")
-    for item in source.files:
-        try:
-            copy_file(source.root / item.name, unfinished / item.name)
-        except FileNotFoundError as error:
-            raise changed from error
-    if (files := _alike(walk(unfinished).files)) != _alike(walk_checkpoint(run, named).files):
+    try:
+        mirrored(source, unfinished, copy_file)
+    except FileNotFoundError as error:
+        raise changed from error
+    if (files := _alike(walk(unfinished))) != _alike(walk_checkpoint(run, named)):
         raise changed
-    write_atomically(note, dump_json({"files": files}))
+    write_atomically(_note_of(copy), dump_json({"files": files}))
     unfinished.rename(copy)
     sync_folder(copies)
-    return walk(copy), in_folder
+    return walk(copy)
 
 
-def _alike(files: Sequence[Item]) -> list[list[str | int]]:
-    return [[item.name, item.size_bytes, item.mtime_ns] for item in files]
+def _note_of(copy: Path) -> Path:
+    return copy.with_name(f"{copy.name}.copied")
 
 
-def _linked(copy: Contents, destination: Path) -> None:
-    make_folders(destination)
-    for folder in sorted(copy.folders):
-        (destination / folder).mkdir(exist_ok=True)
-    for item in copy.files:
-        with contextlib.suppress(FileExistsError):
-            link_or_copy(copy.root / item.name, destination / item.name)
+def _alike(contents: Contents) -> list[list[str | int]]:
+    return [[item.name, item.size_bytes, item.mtime_ns] for item in contents.files]
+
+
+def _link_once(source: Path, destination: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        link_or_copy(source, destination)
 
 
 class Adoptions:

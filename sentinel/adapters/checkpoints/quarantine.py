@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.trackers import bring_trackers_back
+from sentinel.adapters.checkpoints.trackers import Trackers
 from sentinel.adapters.checkpoints.walk import checkpoint_named, checkpoints_in, entries_of
 from sentinel.bounded import read_document, read_record
 from sentinel.durable import make_folders, part_of, rename, sync_folder, write_atomically
@@ -60,7 +60,7 @@ class Quarantine:
                 _carry(kept, there)
             for entry in entries:
                 rename(room / entry, self._folder / entry)
-        bring_trackers_back(self._folder, room)
+        Trackers(self._folder).bring_back(room)
         if (note := room / ADOPTION).exists():
             for made in read_record(note, lambda data: list(data.get("files", ())), QuarantineError):
                 part_of(Path(made)).unlink(missing_ok=True)  # sentinel's own copy, that a crash has cut short

@@ -26,6 +26,7 @@ from sentinel.adapters.checkpoints.archive import (
     torch_members,
 )
 from sentinel.adapters.checkpoints.walk import Item
+from sentinel.vocabulary.manifest import Digested
 from sentinel.vocabulary.names import shown
 
 Progress = Callable[[int, int], None]  # (bytes done, bytes total); called from the reading threads, one at a time
@@ -40,15 +41,6 @@ _CHUNK_BYTES = 1 << 20  # fits a core's second-level cache: the checks find in i
 _AHEAD_BYTES = 32 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRead:
-    """What reading one file whole has shown."""
-
-    name: str
-    sha256: str | None  # None where no digest was requested, or the file was not read to its end
-    problem: str | None
-
-
 def read_files(
     folder: Path,
     items: Sequence[Item],
@@ -57,8 +49,9 @@ def read_files(
     digests: bool,
     pieces: Pieces,
     progress: Progress | None = None,
-) -> tuple[FileRead, ...]:
-    """Reads all the files, in their order, and stops early when one is unsound (those not read are left out)."""
+) -> tuple[tuple[Digested, ...], str | None]:
+    """Reads all the files; the digests by name, none where none are requested, and what is wrong with the first file
+    that is unsound, as a sentence: then reading stops early."""
     cores = len(os.sched_getaffinity(0))
     workers = max(4, 2 * cores)
     # With a file for every core, each thread digests what it has just read, while its own cache still holds it.
@@ -70,8 +63,8 @@ def read_files(
     # The largest first: a rank's shards are of one size, and what is left at the end are the small ones.
     by_size = sorted(items, key=lambda item: -item.size_bytes)
     with beside or contextlib.nullcontext(), ThreadPoolExecutor(workers) as pool:
-        results = [result for result in pool.map(reader, by_size) if result is not None]
-    return tuple(sorted(results, key=lambda result: result.name))
+        read = [digested for digested in pool.map(reader, by_size) if digested is not None]
+    return tuple(sorted(read, key=lambda one: one.name)), next((why for _, why in sorted(reader.problems)), None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,12 +79,14 @@ class _Reader:
     total: int
     beside: ThreadPoolExecutor | None  # digests one chunk while its thread checks it and reads the next
     done: int = 0
+    problems: list[tuple[str, str]] = field(default_factory=list)  # of files, by name
     lock: threading.Lock = field(default_factory=threading.Lock)
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def __call__(self, item: Item) -> FileRead | None:
+    def __call__(self, item: Item) -> Digested | None:
         try:
-            return FileRead(name=item.name, sha256=self._read(item), problem=None)
+            sha256 = self._read(item)
+            return None if sha256 is None else Digested(name=item.name, size_bytes=item.size_bytes, sha256=sha256)
         except CancelledError:  # another file was found unsound: the rest need not be read
             return None
         except UnsoundError as error:
@@ -99,7 +94,8 @@ class _Reader:
         except OSError as error:
             problem = f"it can't be read: {error.strerror}"
         self.stop.set()
-        return FileRead(name=item.name, sha256=None, problem=f"{shown(item.name)}: {problem}")
+        self.problems.append((item.name, f"{shown(item.name)}: {problem}"))
+        return None
 
     def _read(self, item: Item) -> str | None:
         if self.stop.is_set():

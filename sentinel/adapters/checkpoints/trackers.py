@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.archive import UnsoundError
@@ -24,6 +24,7 @@ from sentinel.adapters.checkpoints.layouts import (
     Resumes,
     recognise,
 )
+from sentinel.adapters.checkpoints.walk import checkpoints_in
 from sentinel.bounded import open_regular
 from sentinel.durable import copy_file, free_name, sync_folder, write_atomically
 from sentinel.vocabulary.names import shown
@@ -35,10 +36,10 @@ _ASIDE, _NEW = ".taken-away", ".sentinel-new"
 
 
 class Trackers:
-    """The trackers of one folder."""
+    """The trackers of one folder, and its links."""
 
-    def __init__(self, folder: Path, listed: Callable[[], Sequence[Named]]) -> None:
-        self._folder, self._listed = folder, listed
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def latest(self) -> str | None:
         """The tag that a restart would resume from; "" when its tracker is torn or empty, None when nothing names one.
@@ -47,13 +48,17 @@ class Trackers:
         """
         if (text := self.read(_LATEST)) is not None:
             return text
+        listed = checkpoints_in(self._folder)
         if (text := self.read(_NUMBER)) is not None:
             if not _is_number(text):
                 return text
-            of_step = [n for n in self._listed() if n.layout in (DEEPSPEED, MEGATRON_LM) and n.global_step == int(text)]
+            of_step = [
+                n
+                for n in checkpoints_in(self._folder)
+                if n.layout in (DEEPSPEED, MEGATRON_LM) and n.global_step == int(text)
+            ]
             return of_step[-1].tag if of_step else f"iter_{int(text):07d}"
-        listed = self._listed()
-        if (text := linked(self._folder, listed)) is not None:
+        if (text := _linked(self._folder, listed)) is not None:
             return text
         newest = (named for named in reversed(listed) if named.layout.resumes in (Resumes.NEWEST, Resumes.LINK))
         return next(
@@ -68,7 +73,7 @@ class Trackers:
     def disagreement(self) -> str | None:
         """How they contradict one another or the folder, as a sentence; None when they do not."""
         texts = {name: text for name in _TRACKERS if (text := self.read(name)) is not None}
-        there = self._listed()
+        there = checkpoints_in(self._folder)
         steps: dict[str, int] = {}
         for name, text in texts.items():
             if not text:
@@ -80,10 +85,25 @@ class Trackers:
             steps[name] = named[-1].global_step
         if len(set(steps.values())) > 1:
             return f"the trackers disagree: {', '.join(f'{name} says {shown(texts[name])}' for name in steps)}"
-        return dangling(self._folder)
+        return _dangling(self._folder)
+
+    def keep(self, room: Path) -> None:
+        """Copies latest* aside, once: a rollback that is resumed must not take its own change for the original."""
+        kept, unfinished = room / "latest-before", room / "latest-before.unfinished"
+        if kept.is_dir():
+            return
+        if unfinished.exists():
+            shutil.rmtree(unfinished)  # sentinel's own copies of a few bytes, left by a crash
+        unfinished.mkdir()
+        for name in _TRACKERS:
+            if (self._folder / name).exists():
+                write_atomically(unfinished / name, _content(self._folder / name))
+        unfinished.rename(kept)
+        sync_folder(room)
 
     def point(self, target: Named | None, global_step: int, taken_away: Path) -> None:
-        """Makes every tracker that is there name the target in its own words, or takes it away where it has none."""
+        """Makes every tracker that is there name the target in its own words, or takes it away where it has none; the
+        links and copies likewise."""
         for name, (text, is_required) in self._meant(target, global_step).items():
             path = self._folder / name
             if text is None:
@@ -93,6 +113,21 @@ class Trackers:
                 write_atomically(path, text)
         sync_folder(taken_away)
         sync_folder(self._folder)
+        _point_links(self._folder, target, taken_away)
+
+    def bring_back(self, room: Path) -> None:
+        """Makes them what they were when they were kept; what stands there now goes into the room."""
+        for aside in sorted(room.glob(f"*{_ASIDE}")):
+            link = self._folder / aside.name.removesuffix(_ASIDE)
+            if _layout_of(link.name) is not None:
+                _away(link, room / f"{link.name}.after")
+                aside.rename(link)
+        before = room / "latest-before"
+        for name in _TRACKERS if before.is_dir() else ():
+            if (before / name).exists():
+                write_atomically(self._folder / name, _content(before / name))
+            elif (self._folder / name).exists():
+                (self._folder / name).rename(room / f"{name}.after")
 
     def _meant(self, target: Named | None, global_step: int) -> dict[str, tuple[str | None, bool]]:
         """(text, whether it is written where there is none) of each, `latest` last: it is what loading goes by.
@@ -110,35 +145,6 @@ class Trackers:
         }
 
 
-def keep_trackers(folder: Path, room: Path) -> None:
-    """Copies latest* aside, once: a rollback that is resumed must not take its own change for the original."""
-    kept = room / "latest-before"
-    if kept.is_dir():
-        return
-    unfinished = room / "latest-before.unfinished"
-    if unfinished.exists():
-        shutil.rmtree(unfinished)  # sentinel's own copies of a few bytes, left by a crash
-    unfinished.mkdir()
-    for name in _TRACKERS:
-        if (folder / name).exists():
-            write_atomically(unfinished / name, _content(folder / name))
-    unfinished.rename(kept)
-    sync_folder(room)
-
-
-def bring_trackers_back(folder: Path, room: Path) -> None:
-    """Makes latest* what they were when they were kept; one that was not there goes into the room."""
-    bring_links_back(folder, room)
-    before = room / "latest-before"
-    if not before.is_dir():
-        return
-    for name in _TRACKERS:
-        if (before / name).exists():
-            write_atomically(folder / name, _content(before / name))
-        elif (folder / name).exists():
-            (folder / name).rename(room / f"{name}.after")
-
-
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
@@ -148,19 +154,19 @@ def _content(path: Path) -> bytes:
         return file.read(_LONGEST_BYTES)
 
 
-def linked(folder: Path, listed: Sequence[Named]) -> str | None:
+def _linked(folder: Path, listed: Sequence[Named]) -> str | None:
     """The tag that the newest of the names stands for, or what it says where that is none; "" where its change was cut
     short; None where there is no such name."""
     links = dict(_links(folder))
-    if any(name not in links for name in _half(folder)):
-        return ""
+    if any(path.name[1:].removesuffix(_NEW) not in links for path in folder.glob(f".*{_NEW}")):
+        return ""  # its successor is made already
     if not links:
         return None
     newest = max(links, key=lambda name: ((folder / name).lstat().st_mtime_ns, name))
     return _stands_for(folder / newest, links[newest], listed)
 
 
-def dangling(folder: Path) -> str | None:
+def _dangling(folder: Path) -> str | None:
     """The first link to nothing, as a sentence."""
     for name, _ in _links(folder):
         if (folder / name).is_symlink() and not (folder / name).exists():
@@ -168,7 +174,7 @@ def dangling(folder: Path) -> str | None:
     return None
 
 
-def point_links(folder: Path, target: Named | None, room: Path) -> None:
+def _point_links(folder: Path, target: Named | None, room: Path) -> None:
     """Makes every such name of the target's layout stand for it; without a target takes them all away."""
     taken = (path.name.removesuffix(_ASIDE) for path in room.glob(f"*{_ASIDE}"))
     names = {name for name, _ in _links(folder)} | {*taken}
@@ -187,26 +193,12 @@ def point_links(folder: Path, target: Named | None, room: Path) -> None:
     sync_folder(folder)
 
 
-def bring_links_back(folder: Path, room: Path) -> None:
-    """Makes the names what they were; what stands there now goes into the room."""
-    for aside in sorted(room.glob(f"*{_ASIDE}")):
-        link = folder / aside.name.removesuffix(_ASIDE)
-        if _layout_of(link.name) is not None:
-            _away(link, room / f"{link.name}.after")
-            aside.rename(link)
-
-
 def _links(folder: Path) -> Iterator[tuple[str, Layout]]:
     try:
         names = sorted(entry.name for entry in folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return
     yield from ((name, layout) for name in names if (layout := _layout_of(name)) is not None)
-
-
-def _half(folder: Path) -> list[str]:
-    """Names whose successor is made already."""
-    return [path.name[1:].removesuffix(_NEW) for path in folder.glob(f".*{_NEW}")]
 
 
 def _layout_of(name: str) -> Layout | None:

@@ -9,7 +9,7 @@ from sentinel import bounded
 from sentinel.adapters.checkpoints.declared import Declared, declared
 from sentinel.adapters.checkpoints.layouts import DEEPSPEED, UNIVERSAL, Named, optimizer_shards
 from sentinel.adapters.checkpoints.reading import TORCH_FILE, Progress, read_files
-from sentinel.adapters.checkpoints.walk import Contents, Item, checkpoint_named, walk_checkpoint
+from sentinel.adapters.checkpoints.walk import Contents, Item, checkpoints_in, walk_checkpoint
 from sentinel.vocabulary.errors import CheckpointError, LineError
 from sentinel.vocabulary.manifest import Digested, Manifest, decode_manifest, first_difference
 from sentinel.vocabulary.names import shown
@@ -29,9 +29,49 @@ class Examined:
     files: tuple[Digested, ...] = ()  # every file, digested; empty unless requested and no fault was found
 
 
-def read_manifest(manifests: Path, tag: str) -> tuple[Manifest, int] | None:
+def examine(
+    folder: Path, named: Named, manifests: Path | None, *, digests: bool = False, progress: Progress | None = None
+) -> Examined:
+    """Looks at everything in a checkpoint's folder and reads all of it; never unpickles. CheckpointError for a manifest
+    that can't be read.
+
+    manifests: the folder of what the run's checkpoints were when they were saved; digests: also without a manifest.
+    """
+    known, written_ns = (_manifest(manifests, named.tag) if manifests else None) or (None, 0)
+    sibling, contents = _sibling(folder, named), walk_checkpoint(folder, named)
+    if contents.refusal is not None:
+        return Examined(complete=False, problem=contents.refusal)
+    ours, theirs = _shards(named, contents), _shards(named, sibling) if sibling else {}
+    beside = sibling.tag if sibling else ""
+    lacks = next((f"{shown(shard.name)} is empty" for shard in ours.values() if not shard.size_bytes), None)
+    lacks = lacks or named.layout.missing(contents.names, True)
+    itself = declared(contents.root, contents, named.layout) if lacks is None else Declared()
+    lacks = lacks or itself.problem or _absent(named, ours, theirs, itself, beside)
+    if lacks is not None:
+        return Examined(complete=False, problem=lacks)
+    doubtful = known is not None and _younger_than(written_ns, known, contents)
+    odd = _unlike_manifest(None if doubtful else known, contents) or _much_smaller(ours, theirs, beside)
+    if odd is not None:
+        return Examined(complete=True, problem=odd)
+    if itself.doubt is not None and (known is None or doubtful):
+        return Examined(complete=None, problem=itself.doubt)
+    files, unsound = read_files(
+        contents.root,
+        contents.files,
+        crcs=known is None or doubtful,  # a digest of the whole file says more than the CRCs in it
+        digests=digests or known is not None,
+        pieces=itself.pieces,
+        progress=progress,
+    )
+    if unsound is not None:
+        return Examined(complete=True, problem=unsound)
+    if known is not None and doubtful and not _mostly_as_in(known, files, named):
+        known = None
+    return Examined(complete=True, problem=_other_digest(known, files), files=files)
+
+
+def _manifest(manifests: Path, tag: str) -> tuple[Manifest, int] | None:
     """A checkpoint's manifest, and when it was written (mtime, ns); None where there is none. CheckpointError."""
-    checkpoint_named(tag, CheckpointError)
     path = manifests / f"{tag}.json"
     try:
         status = path.stat()
@@ -45,53 +85,12 @@ def read_manifest(manifests: Path, tag: str) -> tuple[Manifest, int] | None:
     return manifest, status.st_mtime_ns
 
 
-def examine(
-    folder: Path,
-    named: Named,
-    *,
-    sibling: Contents | None,
-    manifest: tuple[Manifest, int] | None,
-    digests: bool = False,
-    progress: Progress | None = None,
-) -> Examined:
-    """Looks at everything in a checkpoint's folder and reads all of it; never unpickles.
-
-    sibling: another checkpoint of the same run and layout; manifest: what its files were when it was saved, and when
-    that was written (ns); digests: also without a manifest.
-    """
-    contents = walk_checkpoint(folder, named)
-    if contents.refusal is not None:
-        return Examined(complete=False, problem=contents.refusal)
-    ours, theirs = _shards(named, contents), _shards(named, sibling) if sibling else {}
-    beside = sibling.tag if sibling else ""
-    lacks = next((f"{shown(shard.name)} is empty" for shard in ours.values() if not shard.size_bytes), None)
-    lacks = lacks or named.layout.missing(contents.names, True)
-    itself = declared(contents.root, contents, named.layout) if lacks is None else Declared()
-    lacks = lacks or itself.problem or _absent(named, ours, theirs, itself, beside)
-    if lacks is not None:
-        return Examined(complete=False, problem=lacks)
-    known, written_ns = manifest or (None, 0)
-    doubtful = known is not None and _younger_than(written_ns, known, contents)
-    odd = _unlike_manifest(None if doubtful else known, contents) or _much_smaller(ours, theirs, beside)
-    if odd is not None:
-        return Examined(complete=True, problem=odd)
-    if itself.doubt is not None and (known is None or doubtful):
-        return Examined(complete=None, problem=itself.doubt)
-    read = read_files(
-        contents.root,
-        contents.files,
-        crcs=known is None or doubtful,  # a digest of the whole file says more than the CRCs in it
-        digests=digests or known is not None,
-        pieces=itself.pieces,
-        progress=progress,
-    )
-    if (unsound := next((file.problem for file in read if file.problem), None)) is not None:
-        return Examined(complete=True, problem=unsound)
-    sizes = {item.name: item.size_bytes for item in contents.files}
-    files = tuple(Digested(name=f.name, size_bytes=sizes[f.name], sha256=f.sha256) for f in read if f.sha256)
-    if known is not None and doubtful and not _mostly_as_in(known, files, named):
-        known = None
-    return Examined(complete=True, problem=_other_digest(known, files), files=files)
+def _sibling(folder: Path, named: Named) -> Contents | None:
+    """The nearest earlier checkpoint of the same layout that can be walked, else the nearest later one."""
+    alike = [n for n in checkpoints_in(folder) if n.layout is named.layout]
+    earlier, later = ([n for n in alike if n.order < named.order], [n for n in alike if n.order > named.order])
+    walked = (walk_checkpoint(folder, n) for n in (*earlier[-1:], *later[:1]))
+    return next((sibling for sibling in walked if sibling.refusal is None), None)
 
 
 def _absent(named: Named, ours: Shards, theirs: Shards, itself: Declared, sibling: str) -> str | None:

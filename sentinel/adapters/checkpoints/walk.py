@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import Named, recognise
+from sentinel.durable import make_folders
 from sentinel.vocabulary.errors import QuarantineError, SentinelError
 from sentinel.vocabulary.names import shown
 
@@ -136,3 +137,12 @@ def walk_checkpoint(folder: Path, named: Named) -> Contents:
     files = files_of(folder, named)
     contents = walk(folder / named.tag) if files is None else walk(folder, files)
     return replace(contents, tag=named.tag)
+
+
+def mirrored(contents: Contents, destination: Path, put: Callable[[Path, Path], None]) -> None:
+    """Makes the same folders below the destination, where they are not there, and has `put` make each file."""
+    make_folders(destination)
+    for folder in sorted(contents.folders):
+        (destination / folder).mkdir(exist_ok=True)
+    for item in contents.files:
+        put(contents.root / item.name, destination / item.name)

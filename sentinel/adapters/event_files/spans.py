@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,14 +165,13 @@ def _decoded(one: dict[str, Any]) -> Spans:
     return Spans(**(one | {"problem": problem, "reached": reached}))
 
 
-class Parted(NamedTuple):
-    size: int  # bytes of the file when it had been read to its end
-    problem: Problem | None  # a torn end went to what is cut off; after any other problem the parts are not usable
+def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> tuple[int, Problem | None]:
+    """Writes what stays and what is cut off, both on the disk when this returns; the file itself is only read.
 
-
-def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
-    """Writes what stays and what is cut off, both on the disk when this returns; the file itself is only read. Records
-    are copied verbatim, after their checksums were checked."""
+    Records are copied verbatim, after their checksums were checked. Returns the bytes of the file when it had been read
+    to its end, and what is wrong with it: a torn end goes to what is cut off; after any other problem the parts are not
+    usable.
+    """
     with path.open("rb") as file, kept.open("wb", _BUFFER_BYTES) as keeps, cut.open("wb", _BUFFER_BYTES) as cuts:
         opened = EventFile(file)
         problem, iteration = None, spans.first_iteration or 0
@@ -195,7 +194,7 @@ def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
         for written in (keeps, cuts):
             written.flush()
             os.fsync(written.fileno())
-        return Parted(file.tell() if problem is None or problem.torn else 0, problem)
+        return file.tell() if problem is None or problem.torn else 0, problem
 
 
 def _sides(events: Events, at: Anchor, iteration: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], int]:

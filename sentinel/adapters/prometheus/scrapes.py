@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.adapters.prometheus.api import Series
+from sentinel.vocabulary.loss_ratio import SPIKE_RATIO
 from sentinel.vocabulary.metrics import COUNTERS, INTERVAL_METRICS, PREFIX, SAMPLE_METRICS, WINDOW
 from sentinel.vocabulary.numbers import LARGEST_WHOLE
 from sentinel.vocabulary.sample import Record, RunStarted, ScrapedSample
@@ -26,7 +27,6 @@ _WHOLE_NUMBERS = frozenset(
     ("seqlen", "kept_tokens", "lr_warmup_steps", "global_batch_samples", "consumed_samples", "consumed_tokens")
 )
 _SHOWS_LONGER = 13 / 12  # windows that a maximum may show: the exporter keeps twelve parts, and one that is not over
-_SPIKE_RATIO = 1.2  # above it the exporter counts a spike step: Li, Zhang & He 2022, Table 1 (arXiv:2108.06084)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +53,12 @@ class Scrape:
 
 def selector_of(runs: Sequence[str], more: str | None) -> str:
     """What selects these runs' series; `more` are matchers of the user's, in PromQL: `cluster="a",job="train"`."""
-    sign, named = ("=", runs[0]) if len(runs) == 1 else ("=~", "|".join(map(_literally, runs)))
+    sign, named = "=", runs[0]
+    if len(runs) > 1:  # as RE2's regular expressions, which know no escape before a letter that is none of their signs
+        sign, named = "=~", "|".join(re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", run) for run in runs)
     quoted = named.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     matchers = [f'__name__=~"{"|".join(_NAMES)}"', f'run{sign}"{quoted}"']
     return "{" + ",".join([*matchers, *([more.strip().strip(",")] if more else [])]) + "}"
-
-
-def _literally(run: str) -> str:
-    """The name as a regular expression of RE2's, which knows no escape before a letter that is none of its signs."""
-    return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", run)
 
 
 def scrapes_of(series: Iterable[Series], known: Mapping[Looked, Container[float]] | None = None) -> list[Scrape]:
@@ -139,7 +136,7 @@ def _sample(scrape: Scrape, step: int, counts: tuple[float, ...], last: _Last) -
     for name in _WHOLE_NUMBERS & typed.keys():
         typed[name] = int(typed[name]) if 0 <= typed[name] <= LARGEST_WHOLE else None  # nan, too, is none
     skipped, loss = readings["skipped"] == 1, readings["loss"]
-    own = (1, readings.get("loss_ratio", 0) > _SPIKE_RATIO, not math.isfinite(loss), skipped)
+    own = (1, readings.get("loss_ratio", 0) > SPIKE_RATIO, not math.isfinite(loss), skipped)
     unseen = step - last.step - 1
     _, spikes, nonfinite, left_out = (
         min(unseen, max(0, int(now - then) - mine)) for now, then, mine in zip(counts, last.counts, own, strict=True)

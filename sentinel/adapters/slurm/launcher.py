@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import Preparation
-from sentinel.adapters.slurm.queue import NamedJobs, Queue, fate_of, fate_of_group, foreign
+from sentinel.adapters.slurm.queue import NamedJobs, Queue, fate_of, foreign
 from sentinel.adapters.slurm.records import JobRecords, Recording
 from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
@@ -122,9 +122,8 @@ class SlurmLauncher:
         return self._records.log_of(max(jobs, key=lambda job: int(job.id))) if jobs else None
 
     def _fates(self, started: Sequence[RunStarted]) -> dict[str | None, Fate]:
-        newest = self._records.newest()
-        of_last: dict[str | None, Fate] = {None: fate_of_group(newest, self._jobs)} if newest else {}
-        return of_last | {s.job_id: fate_of(s.job_id, self._jobs) for s in started if s.job_id}
+        names = {None: self._records.newest()} | {s.job_id: s.job_id for s in started if s.job_id}
+        return {key: fate_of(name, self._jobs) for key, name in names.items() if name}
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         self._recording.keep(self._of_run(started))
@@ -229,9 +228,7 @@ class SlurmLauncher:
         for prepared in self._submissions.read(label):
             one = replace(prepared, script=prepared.later) if follow_up and prepared.later else prepared
             ids[one.number] = (
-                here.get(one.number)
-                or before.get(one.number)
-                or self._submissions.submit(self._client, self._settings, label, one, ids, extra)
+                here.get(one.number) or before.get(one.number) or self._preparation.submit(label, one, ids, extra)
             )
             self._submissions.note(label, before | ids)
         self._shared.forget()

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,11 @@ from sentinel.adapters.slurm.submissions import Prepared, SlurmSettings, Submiss
 from sentinel.adapters.slurm.trainer_files import scheduler_of, with_named_files
 from sentinel.jobscript.slurm_jobs import (
     JobProperties,
+    Mark,
     SlurmJob,
     Submission,
     mark_in,
+    marked,
     resubmission,
     unmarked,
     with_own_head,
@@ -42,7 +44,7 @@ _Changed = Callable[[str], NewScripts]  # a job -> its script with a decision in
 
 
 class Preparation:
-    """Writes STATE_DIR/submissions/LABEL, whole or not at all; submits nothing."""
+    """Writes STATE_DIR/submissions/LABEL, whole or not at all; and submits what was written."""
 
     def __init__(
         self, client: SlurmClient, settings: SlurmSettings, records: JobRecords, submissions: Submissions
@@ -74,6 +76,25 @@ class Preparation:
                     check_script(room / script, room / f"{one.number}.original.sh")
             self._client.test(one.arguments, room / one.script, one.script_arguments)
         self._submissions.publish(label, room, prepared, shape)
+
+    def submit(self, label: str, one: Prepared, ids: Mapping[int, str], extra: Mapping[str, str]) -> str:
+        """Submits one of the label's jobs, `ids` being those of the earlier ones; returns its id. SlurmRefused when it
+        came out otherwise than the job that it stands in for: then it is cancelled."""
+        comment = marked(one.comment, Mark(run=self._settings.run, label=label, number=one.number))
+        dependency = one.dependency.format(*(ids[number] for number in sorted(ids)))
+        arguments = [*one.arguments, f"--comment={comment}"] + ([f"--dependency={dependency}"] if dependency else [])
+        script = self._submissions.script_file(label, one)
+        submitted = self._client.submit(arguments, script, one.script_arguments, extra)
+        log.info("submitted job %s (%s)", submitted, comment)
+        wanted, found = one.properties, self._client.recorded(submitted).properties
+        asked = self._settings.sbatch_arguments
+        if wanted is not None and (differences := wanted.differences(found, asked=asked)):
+            self._client.cancel(submitted)
+            raise SlurmRefused(
+                f"job {submitted} differs from the job that it replaces, and was cancelled: "
+                f"{'; '.join(differences)}; add what Slurm does not show to [launcher] sbatch_arguments"
+            )
+        return submitted
 
     def original(self, group: str) -> str:
         """The run's own script behind a job, before any rollback changed it, with the files that its trainer is given

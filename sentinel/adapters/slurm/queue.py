@@ -131,22 +131,14 @@ def _of_group(group: str, jobs: Iterable[SlurmJob]) -> tuple[SlurmJob, ...]:
     return tuple(job for job in jobs if group in (job.id, job.group))
 
 
-def fate_of_group(group: str, jobs: Collection[SlurmJob]) -> Fate:
-    """What Slurm says of a whole job or array: alive while any of its tasks is."""
-    tasks = _of_group(group, jobs)
-    living = next((job for job in tasks if not job.ended and not job.waits), None)
-    if living is not None or not tasks:
-        return fate_of(living.shown if living else group, tasks)
-    return Fate(life=Life.GONE, sentence=f"Slurm shows job {group} as {tasks[-1].state}")
-
-
-def fate_of(job_id: str, jobs: Collection[SlurmJob]) -> Fate:
-    """What Slurm says of the job, by everything that it has answered."""
-    job = next((job for job in jobs if job_id in (job.id, job.shown)), None)
-    if job is None:
-        return Fate(life=Life.UNKNOWN, sentence=f"Slurm does not know job {job_id}")
-    life = Life.GONE if job.ended or job.waits else Life.ALIVE
-    return Fate(life=life, sentence=f"Slurm shows job {job_id} as {job.state}")
+def fate_of(name: str, jobs: Collection[SlurmJob]) -> Fate:
+    """What Slurm says of a job, a task, or a whole array, which is alive while any of its tasks is."""
+    tasks = [job for job in jobs if name in (job.id, job.shown, job.group)]
+    if not tasks:
+        return Fate(life=Life.UNKNOWN, sentence=f"Slurm does not know job {name}")
+    if (living := next((job for job in tasks if not job.ended and not job.waits), None)) is not None:
+        return Fate(life=Life.ALIVE, sentence=f"Slurm shows job {living.shown} as {living.state}")
+    return Fate(life=Life.GONE, sentence=f"Slurm shows job {name} as {tasks[-1].state}")
 
 
 def foreign(job: SlurmJob) -> str | None:

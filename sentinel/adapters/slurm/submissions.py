@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,16 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sentinel import bounded
-from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.durable import sync_folder, write_atomically
-from sentinel.jobscript.slurm_jobs import JobProperties, Mark, SlurmJob, Submission, mark_in, marked
+from sentinel.jobscript.slurm_jobs import JobProperties, SlurmJob, Submission, mark_in
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
-
-log = logging.getLogger(__name__)
-
 
 _FORM = Form(error=LineError, name="the plan")
 
@@ -136,35 +131,11 @@ class Submissions:
         path = self._room_of(label) / "plan.json"
         return bounded.read_record(path, lambda data: read(_Plan, data, form=_FORM), SlurmRefused)
 
+    def script_file(self, label: str, one: Prepared) -> Path:
+        return self._room_of(label) / checked_name(one.script, "script")
+
     def _room_of(self, label: str) -> Path:
         return self._folder / checked_name(label, "a submission")
-
-    def submit(
-        self,
-        client: SlurmClient,
-        settings: SlurmSettings,
-        label: str,
-        one: Prepared,
-        ids: Mapping[int, str],
-        extra: Mapping[str, str],
-    ) -> str:
-        """Submits one job, `ids` being those of the earlier ones; returns its id. SlurmRefused when it came out
-        otherwise than the job that it stands in for: then it is cancelled."""
-        comment = marked(one.comment, Mark(run=settings.run, label=label, number=one.number))
-        dependency = one.dependency.format(*(ids[number] for number in sorted(ids)))
-        arguments = [*one.arguments, f"--comment={comment}"] + ([f"--dependency={dependency}"] if dependency else [])
-        script = self._room_of(label) / checked_name(one.script, "script")
-        submitted = client.submit(arguments, script, one.script_arguments, extra)
-        log.info("submitted job %s (%s)", submitted, comment)
-        wanted, found = one.properties, client.recorded(submitted).properties
-        differences = wanted.differences(found, asked=settings.sbatch_arguments) if wanted is not None else ()
-        if differences:
-            client.cancel(submitted)
-            raise SlurmRefused(
-                f"job {submitted} differs from the job that it replaces, and was cancelled: "
-                f"{'; '.join(differences)}; add what Slurm does not show to [launcher] sbatch_arguments"
-            )
-        return submitted
 
     def is_incomplete(self, label: str, here: Mapping[int, str]) -> bool:
         """Whether some of the label's jobs live (`here`, as of `living`) while others were never handed in."""

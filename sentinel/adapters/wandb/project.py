@@ -57,9 +57,8 @@ class Wandb:
         self.path = f"{entity}/{project}"
         self._entity, self._project = entity, project
         self._timeout_s, self._pause = timeout_s, pause
-        os.environ.setdefault("WANDB_SILENT", "true")
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # to the makers of the library
-        self._library: Any = importlib.import_module("wandb")
+        self._library = _imported()
         own = (getattr(importlib.import_module(module), name) for module, name in _ERRORS)
         self._raised: tuple[type[Exception], ...] = (*own, OSError, ValueError, RuntimeError)
         where = url or self._library.setup().settings.base_url  # of its own files and variables
@@ -218,11 +217,7 @@ def draw_offline(
     drawing: Drawing, rows: Sequence[Row], folder: Path, *, project: str | None, entity: str | None
 ) -> Path:
     """Writes a run into the client's folder of offline runs, for `wandb sync`; returns its own. Asks no server."""
-    os.environ.setdefault("WANDB_SILENT", "true")
-    try:
-        library: Any = importlib.import_module("wandb")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is not installed; pip install 'training-sentinel[wandb]'") from error
+    library = _imported()
     settings = library.Settings(**_PLAIN)
     where: dict[str, Any] = {"entity": entity, "project": project, "dir": str(folder.parent)}
     run = library.init(mode="offline", **where, **_words(drawing), settings=settings)
@@ -230,6 +225,15 @@ def draw_offline(
     written = Path(run.settings.sync_dir)
     run.finish()
     return written
+
+
+def _imported() -> Any:
+    """The library, which is not in every installation."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    try:
+        return importlib.import_module("wandb")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; pip install 'training-sentinel[wandb]'") from error
 
 
 def _words(drawing: Drawing) -> dict[str, Any]:
