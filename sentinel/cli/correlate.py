@@ -78,9 +78,10 @@ def correlate(
         raise ConfigError(f"one picture shows one series, and there are {len(series)}")
     rows: list[dict[str, Any]] = []
     for name, source in series:
-        past, of = read_past(source, ()), name if len(series) > 1 else None
-        found = _correlated(name, past, options) if around is None else _moved_first(of, past, around, options)
-        rows += [{"path": name} | row for row in found] if of else found
+        past, several = read_past(source, ()), len(series) > 1
+        where = "" if around is None else f"step {around}" + f" of {name}" * several
+        found = _correlated(name, past, options) if around is None else _moved_first(name, where, past, around, options)
+        rows += [{"path": name} | row for row in found] if several else found
     if as_json:
         print_json(rows)
     return 0
@@ -104,27 +105,30 @@ def _onset_of(config: Config, name: str) -> tuple[int, int]:
     return found.onset_range[0], found.attempt
 
 
-def _line_of(past: Past, attempt: int) -> list[Readings]:
+def _line_of(name: str, past: Past, attempt: int) -> list[Readings]:
     if not past.of_attempt(attempt):
         attempts = ", ".join(map(str, sorted({readings.attempt for readings in past.stretches}))) or "none"
-        raise ConfigError(f"no attempt {attempt}; the attempts are {attempts}")
+        raise ConfigError(f"{name}: no attempt {attempt}; the attempts are {attempts}")
     return past.descent_of(attempt)
 
 
-def _moved_first(name: str | None, past: Past, onset: int, options: _Options) -> list[dict[str, Any]]:
+def _moved_first(name: str, where: str, past: Past, onset: int, options: _Options) -> list[dict[str, Any]]:
     """Which signals moved before the onset, on the line of descent of the attempt, or of the newest."""
-    newest = max((readings.attempt for readings in past.stretches), default=0)
-    attempt = newest if options.attempt is None else options.attempt
-    line = _line_of(past, attempt)
+    attempt = options.attempt
+    if attempt is None:
+        if not past.stretches:
+            raise ConfigError(f"{name} has no attempt yet, so no step {onset}")
+        attempt = max(readings.attempt for readings in past.stretches)
+    line = _line_of(name, past, attempt)
     if not any((readings.steps == onset).any() for readings in line):
-        raise ConfigError(f"attempt {attempt} and those it descends from have no step {onset}")
+        raise ConfigError(f"{name}: attempt {attempt} and those it descends from have no step {onset}")
     moved = first_moved_of_readings(line, onset_step=onset, window_steps=options.window_steps)
-    return _departures(f"step {onset} of {name}" if name else f"step {onset}", moved, as_json=options.as_json)
+    return _departures(where, moved, as_json=options.as_json)
 
 
 def _correlated(name: str, past: Past, options: _Options) -> list[dict[str, Any]]:
     """The rows of one series; drawn and printed as well, unless JSON is wanted."""
-    stretches = past.stretches if options.attempt is None else _line_of(past, options.attempt)
+    stretches = past.stretches if options.attempt is None else _line_of(name, past, options.attempt)
     columns, steps = columns_of(stretches)
     if options.layers:
         measured = [one for attempt in past.history.attempts.values() for one in attempt.layers]
