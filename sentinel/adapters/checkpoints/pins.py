@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.quarantine import QUARANTINE, room_in, tags_in
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE, UNDONE, room_in, tags_in
 from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, entries_of, walk, walk_checkpoint
 from sentinel.durable import make_folders, move, rename, sync_folder
 from sentinel.vocabulary.errors import QuarantineError
@@ -41,19 +41,25 @@ class Pins:
         return tags_in(self._pinned)
 
     def left(self) -> dict[str, str]:
-        """Tag -> the incident whose rollback has set its pin aside."""
-        rooms = sorted((self._pinned / _LEFT).glob("*/*"))
-        return {tag: room.parent.name for room in rooms for tag in tags_in(room)}
+        """Tag -> the incident whose rollback, or undo, has set its pin aside."""
+        return {tag: room.parent.name for tag, room in self._aside().items()}
 
     def notes(self) -> list[str]:
         """What a person should know of pins that are set aside, as sentences."""
-        said = []
-        for tag, incident in self.left().items():
-            can_undo = (self._folder / QUARANTINE / incident).is_dir()
-            undo, release = f"undo {incident}` brings it back with its pin", f"pin {tag} --release` ends that"
-            why = f"{incident} moved it away; `sentinel {undo if can_undo else release}"
-            said.append(f"{tag} is pinned and is no rollback target: {why}")
+        said, usable = [], self.usable()
+        for tag, room in self._aside().items():
+            incident, undone, again = room.parent.name, UNDONE in room.name, tag in usable
+            can_undo = (self._folder / QUARANTINE / incident).is_dir() and not undone and not again
+            ends = "ends the newer pin, a second time this one" if again else "ends that"
+            do = f"undo {incident}` brings it back with its pin" if can_undo else f"pin {tag} --release` {ends}"
+            why = f"{f'the undo of {incident}' if undone else incident} moved it away; `sentinel {do}"
+            said.append(f"{'an earlier ' * again}{tag} is pinned and is no rollback target: {why}")
         return said
+
+    def _aside(self) -> dict[str, Path]:
+        """Tag -> the room that its pin was set aside in; the newest of several."""
+        rooms = sorted((self._pinned / _LEFT).glob("*/*"))
+        return {tag: room for room in rooms for tag in tags_in(room)}
 
     def set_aside(self, tags: Iterable[str], incident: str, rollback: str) -> None:
         """Of a line that the rollback leaves. What is aside already counts as done."""
