@@ -18,6 +18,7 @@ from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.liveness import Known, life_of
 from sentinel.plan.look import Look
 from sentinel.plan.restart import newest_audit
+from sentinel.plan.rollback import KILL_FILE, PAUSED
 from sentinel.plan.waiting import price_of_waiting
 
 _LAST_EVENTS = 5  # `replay` prints all events
@@ -97,6 +98,10 @@ def _print(document: dict[str, Any], look: Look) -> None:
         standing = "its cause is looked for by bisect" if look.run.open_incident.bisecting else ""
         standing = f"{len(racing.entrants)} rungs race to step {racing.until_step}" if racing is not None else standing
         typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}{standing and f': {standing}'}")
+    if look.run.paused:
+        typer.echo(f"  {PAUSED}, until `sentinel resume`")
+    if look.run.kill_file:
+        typer.echo(f"  {KILL_FILE}")
     for incident in taken_back(look.history, look.run.incidents):
         goes_on = f"a restart resumes from {look.run.latest_tag or 'scratch'}"
         typer.echo(f"  {incident.id} was undone: attempt {attempt} belongs to what was taken back; {goes_on}")

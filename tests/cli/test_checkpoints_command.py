@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +122,11 @@ def test_what_an_undo_brings_back_from_after_the_onset_is_not_healthy_whatever_t
     log.write_text("".join(json.dumps(event) + "\n" for event in events))
     assert [one["certified"] for one in asked(config, "checkpoints", "--json")] == [True, True]
     assert "undone" not in asked(config, "status")
+    assert not {"paused", "KILL"} & {*re.findall("paused|KILL", asked(config, "status"))}
+    for name, said in (("PAUSED", "does not act, until `sentinel resume`"), ("KILL", "the KILL file is in the state")):
+        (tmp_path / "state" / name).write_text("")
+        assert said in asked(config, "status")
+        (tmp_path / "state" / name).unlink()
     events.append(at | {"event": "done", "rollback": None, "action": {"kind": "undo"}})
     events.append(at | {"event": "closed", "outcome": "undone", "reason": "a person took it back"})
     log.write_text("".join(json.dumps(event) + "\n" for event in events))
