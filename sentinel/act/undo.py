@@ -94,6 +94,8 @@ def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None
         names = (f"{rollback.id}{UNDONE}{f'-{n}' if n > 1 else ''}" for n in count(1))
         free = next(n for n in names if not {*checkpoints.quarantined(incident.id, n)} & {*written_since})
         quarantine(written_since, near, incident.id, free)
+    there = {c.tag for c in checkpoints.list()}
+    checkpoints.pins.leave(rollback.target_step, there, moved, incident.id, rollback.id)
     checkpoints.restore(incident.id, rollback.id)
     if near.tensorboard is not None:
         near.tensorboard.restore(incident.id, rollback.id)

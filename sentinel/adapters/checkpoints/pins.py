@@ -13,12 +13,12 @@ import errno
 import itertools
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE, UNDONE, room_in, tags_in
 from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, entries_of, walk, walk_checkpoint
-from sentinel.durable import make_folders, move, rename, sync_folder
+from sentinel.durable import make_folders, move, rename, sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
 
 PINNED = ".sentinel-pinned"
@@ -66,6 +66,21 @@ class Pins:
         room = room_in(self._pinned / _LEFT, incident, rollback)
         for tag in {*tags} & {*self.usable()}:
             move(self._pinned / tag, room / tag)
+
+    def leave(
+        self, after_step: int, there: Collection[str], moved: Collection[str], incident: str, rollback: str
+    ) -> None:
+        """Before an undo brings anything back, once: sets aside the pins of the line that it takes back, where the
+        checkpoint is not `there` any more. A pin of what the rollback had `moved` stays, unless that one's is aside."""
+        room = room_in(self._pinned / _LEFT, incident, f"{rollback}{UNDONE}")
+        if (done := room / "all").exists():  # taken up again: what is pinned now may have come back
+            return
+        aside = {*tags_in(room_in(self._pinned / _LEFT, incident, rollback))}
+        stay = {*there, *({*moved} - aside)}
+        if (gone := [t for t in self.usable() if t not in stay and self.step_of(t) > after_step]) or aside:
+            self.set_aside(gone, incident, room.name)
+            make_folders(room)
+            write_atomically(done, "")
 
     def bring_back(self, incident: str, rollback: str) -> None:
         """The pins that the rollback has set aside. QuarantineError where the tag is pinned anew."""
