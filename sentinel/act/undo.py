@@ -8,7 +8,7 @@ from itertools import count
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, quarantine
-from sentinel.adapters.checkpoints import Checkpoints
+from sentinel.adapters.checkpoints import UNDONE, Checkpoints
 from sentinel.durable import os_errors_named
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.incident_events import closed
@@ -91,9 +91,11 @@ def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None
     later = (c.tag for c in checkpoints.list() if c.global_step > rollback.target_step)
     written_since = tuple(tag for tag in later if tag in back or tag not in moved)
     if written_since:
-        names = (f"{rollback.id}-undone{f'-{n}' if n > 1 else ''}" for n in count(1))
+        names = (f"{rollback.id}{UNDONE}{f'-{n}' if n > 1 else ''}" for n in count(1))
         free = next(n for n in names if not {*checkpoints.quarantined(incident.id, n)} & {*written_since})
         quarantine(written_since, near, incident.id, free)
+    there = {c.tag for c in checkpoints.list()}
+    checkpoints.pins.leave(rollback.target_step, there, moved, incident.id, rollback.id)
     checkpoints.restore(incident.id, rollback.id)
     if near.tensorboard is not None:
         near.tensorboard.restore(incident.id, rollback.id)

@@ -81,7 +81,7 @@ def correlate(
         if around is None:
             found = _correlated(name, past, attempt, plot, every_lag=lags, layers=layers, as_json=as_json)
         else:
-            moved = _moved_first(past, attempt, around, window)
+            moved = _moved_first(name, past, attempt, around, window)
             if not as_json:
                 Console().print(_departures(f"step {around} of {name}" if of else f"step {around}", moved))
             found = moved.departures
@@ -99,20 +99,22 @@ def _onset_of(config: Config, name: str) -> tuple[int, int]:
     return found.onset_range[0], found.attempt
 
 
-def _line_of(past: Past, attempt: int) -> list[Readings]:
+def _line_of(name: str, past: Past, attempt: int) -> list[Readings]:
     if not past.of_attempt(attempt):
         attempts = ", ".join(map(str, sorted({readings.attempt for readings in past.stretches}))) or "none"
-        raise ConfigError(f"no attempt {attempt}; the attempts are {attempts}")
+        raise ConfigError(f"{name}: no attempt {attempt}; the attempts are {attempts}")
     return past.descent_of(attempt)
 
 
-def _moved_first(past: Past, attempt: int | None, onset: int, window_steps: int) -> FirstMoved:
+def _moved_first(name: str, past: Past, attempt: int | None, onset: int, window_steps: int) -> FirstMoved:
     """Which signals moved before the onset, on the line of descent of the attempt, or of the newest."""
     if attempt is None:
-        attempt = max((readings.attempt for readings in past.stretches), default=0)
-    line = _line_of(past, attempt)
+        if not past.stretches:
+            raise ConfigError(f"{name} has no attempt yet, so no step {onset}")
+        attempt = max(readings.attempt for readings in past.stretches)
+    line = _line_of(name, past, attempt)
     if not any((readings.steps == onset).any() for readings in line):
-        raise ConfigError(f"attempt {attempt} and those it descends from have no step {onset}")
+        raise ConfigError(f"{name}: attempt {attempt} and those it descends from have no step {onset}")
     return first_moved_of_readings(line, onset_step=onset, window_steps=window_steps)
 
 
@@ -120,7 +122,7 @@ def _correlated(
     name: str, past: Past, attempt: int | None, plot: Path | None, *, every_lag: bool, layers: bool, as_json: bool
 ) -> Sequence[Correlation]:
     """The rows of one series; drawn and printed as well, unless JSON is wanted."""
-    stretches = past.stretches if attempt is None else _line_of(past, attempt)
+    stretches = past.stretches if attempt is None else _line_of(name, past, attempt)
     columns, steps = columns_of(stretches)
     if layers:
         measured = [one for known in past.history.attempts.values() for one in known.layers]

@@ -43,6 +43,7 @@ def demo(
     console.print(_attempts(report))
     console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
     console.print(summary(report), markup=False)
+    console.print(f"Commands for this run: sentinel status|incidents|undo --run {output / 'demo.toml'}", markup=False)
     if why and report.diverged:
         _bisect(output / "demo.toml", report.past.incidents[0].id, console)
     if as_json:

@@ -21,8 +21,9 @@ from sentinel.plan.decision import Wanted, plan_by_hand
 from sentinel.plan.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.incident import Rollback, incident_id
 from sentinel.plan.incident_events import closed, decided, opened
+from sentinel.plan.liveness import life_of
 from sentinel.plan.look import Look
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import Life, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan
 from sentinel.plan.waiting import WaitingPrice, price_of_waiting
@@ -178,7 +179,7 @@ def _priced(decision: Rollback, run: RunState) -> Iterator[str]:
         yield f"changes: {'; '.join(decision.changes)}"
     cost = price(decision, run)
     yield f"{cost.lost_steps} steps are lost{_hours(cost.lost_gpu_hours)}; nothing is deleted"
-    if cost.steps_to_next_save is not None:
+    if cost.steps_to_next_save is not None and life_of(run).life is not Life.GONE:
         yield f"waiting for one more save would take {cost.steps_to_next_save} steps{_hours(cost.waiting_gpu_hours)}"
     for coming in coming_saves(decision, run):
         yield str(coming)

@@ -13,10 +13,12 @@ from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, fields_of, print_jso
 from sentinel.config import Config
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
+from sentinel.plan.certificate import taken_back
 from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.liveness import Known, life_of
 from sentinel.plan.look import Look
 from sentinel.plan.restart import newest_audit
+from sentinel.plan.rollback import KILL_FILE, PAUSED
 from sentinel.plan.waiting import price_of_waiting
 
 _LAST_EVENTS = 5  # `replay` prints all events
@@ -96,6 +98,13 @@ def _print(document: dict[str, Any], look: Look) -> None:
         standing = "its cause is looked for by bisect" if look.run.open_incident.bisecting else ""
         standing = f"{len(racing.entrants)} rungs race to step {racing.until_step}" if racing is not None else standing
         typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}{standing and f': {standing}'}")
+    if look.run.paused:
+        typer.echo(f"  {PAUSED}, until `sentinel resume`")
+    if look.run.kill_file:
+        typer.echo(f"  {KILL_FILE}")
+    for incident in taken_back(look.history, look.run.incidents):
+        goes_on = f"a restart resumes from {look.run.latest_tag or 'scratch'}"
+        typer.echo(f"  {incident.id} was undone: attempt {attempt} belongs to what was taken back; {goes_on}")
     if look.run.disagreement is not None:
         typer.echo(f"  checkpoints: {look.run.disagreement}; a rollback or a restart rewrites the trackers")
     typer.echo(f"  rollbacks left: {document['budget']['rollbacks_left']}")

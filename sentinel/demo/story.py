@@ -176,4 +176,5 @@ _SHOWN = {"proved": " ", "not_verified": " "} | dict.fromkeys(_STEPS, "!")
 def _line(event: dict[str, Any]) -> str | None:
     if (mark := _SHOWN.get(event["event"])) is None:
         return None
-    return f"{mark} {event.get('rollback') or event['incident']}: {sentence(event)}"
+    what, about = sentence(event) or "", event.get("rollback") or event["incident"]
+    return f"{mark} {what}" if about in what else f"{mark} {about}: {what}"

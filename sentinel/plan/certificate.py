@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from sentinel.judge.events import Event as JudgeEvent
 from sentinel.judge.events import EventKind
-from sentinel.judge.history import History
-from sentinel.plan.incident import Event
+from sentinel.judge.history import Attempt, History
+from sentinel.plan.incident import Event, Incident, Rollback
+from sentinel.plan.incident_events import fold
 from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, SpoiltSpan
 from sentinel.plan.start_audit import StartAudit, audits_of
@@ -37,11 +38,12 @@ class Certificate:
 
 
 def spoilt_spans(history: History, events: tuple[Event, ...]) -> tuple[SpoiltSpan, ...]:
-    """Where the newest line of descent holds another model than the run's, by the audits of its starts."""
+    """Where the newest line of descent holds another model than the run's, by the audits of its starts; and where an
+    undo has brought checkpoints back that are after the onset, until an attempt goes on from them."""
     latest, audits = history.latest, audits_of(events)
+    spans = list(_brought_back(history, fold(events)))
     if latest is None or not audits:
-        return ()
-    spans = []
+        return tuple(spans)
     for attempt, until in history.descent(latest):
         found = audits.get(attempt.number)
         if found is not None and found.spoils:
@@ -52,10 +54,39 @@ def spoilt_spans(history: History, events: tuple[Event, ...]) -> tuple[SpoiltSpa
     return tuple(spans)
 
 
+def taken_back(history: History, incidents: Iterable[Incident]) -> tuple[Incident, ...]:
+    """The incidents that were undone and whose restarts are the newest line of descent: it is not what `latest` names
+    any more."""
+    descent = history.descent(history.latest) if history.latest is not None else []
+    line = {_of(attempt) for attempt, _ in descent}
+    return tuple(i for i in incidents if any(_starts(r) & line for r in i.rollbacks if r.taken_back))
+
+
+def _brought_back(history: History, incidents: Iterable[Incident]) -> Iterator[SpoiltSpan]:
+    for incident in taken_back(history, incidents):
+        diverged = history.attempts.get(incident.attempt)
+        if incident.onset_range is not None and diverged is not None and diverged.samples:
+            first, late = incident.onset_range
+            why = f"the undo of {incident.id} brought it back, and it is after the onset (step {first} to {late})"
+            last = max(late, diverged.samples[-1].global_step)
+            yield SpoiltSpan(first_step=first, last_step=last, reason=why)
+
+
+def _of(attempt: Attempt) -> str | None:
+    """The rollback, or the probe that has become the run, that it was started for."""
+    return attempt.started.rollback if attempt.started is not None else None
+
+
+def _starts(rollback: Rollback) -> set[str | None]:
+    return {rollback.id} if rollback.adopts is None else {rollback.id, rollback.adopts.probe}
+
+
 def certificates(look: Look, *, pinned: Collection[str], manifests: Collection[str]) -> tuple[Certificate, ...]:
     """By step. `manifests`: the tags that have one."""
     audits, read = audits_of(look.events), _read_whole(look.events)
-    saver = {s.tag: number for number, attempt in sorted(look.history.attempts.items()) for s in attempt.saved}
+    undone = {start for i in look.run.incidents for r in i.rollbacks if r.taken_back for start in _starts(r)}
+    attempts = [(n, attempt) for n, attempt in sorted(look.history.attempts.items()) if _of(attempt) not in undone]
+    saver = {saved.tag: number for number, attempt in attempts for saved in attempt.saved}
     made = []
     for c in look.run.checkpoints:
         verdict, why = _verdict(look, c)

@@ -291,7 +291,7 @@ def audit(start: Start) -> StartAudit:
         return StartAudit(**known, verdict=Continued.NO, reason=why, fault=first.what, checks=tuple(checks))
     sure = {check.what for check in checks if check.answer is Proof.CONFIRMED}
     if "position" in sure and sure & {"state", "loss"}:
-        why = f"goes on from step {start.resumed_from}: {', '.join(sorted(sure))} are as they were"
+        why = f"goes on from step {start.resumed_from}: {', '.join(sorted(sure))} are as expected"
         verdict = Continued.YES
     else:
         missing = "; ".join(f"{c.what}: {c.why}" for c in checks if c.answer is Proof.NOT_VERIFIED)

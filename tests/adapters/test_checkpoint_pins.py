@@ -298,3 +298,26 @@ def test_what_can_not_be_renamed_is_where_it_was_and_says_why(
     with pytest.raises(QuarantineError if error == errno.EXDEV else OSError, match=r"filesystem than|Input/output"):
         Checkpoints(tmp_path).quarantine([tag.name], incident="incident-1", rollback="incident-1-r1")
     assert digests(tmp_path) == before
+
+
+def test_an_undo_leaves_no_pin_of_the_line_that_it_takes_back_as_a_target(tmp_path: Path) -> None:
+    for step in (10, 20, 40):
+        deepspeed(tmp_path, step)
+    (tmp_path / "latest").write_text("global_step20")
+    seen = Checkpoints(tmp_path)
+    for step in (10, 20, 40):
+        seen.pins.pin(f"global_step{step}")
+    shutil.rmtree(tmp_path / "global_step40")  # by a retention, as those below
+    seen.quarantine(["global_step20"], **WHERE)
+    seen.point_latest("global_step10", 10, **WHERE)
+    for step in (20, 30):  # of the new line
+        seen.pins.pin(deepspeed(tmp_path, step).name)
+        shutil.rmtree(tmp_path / f"global_step{step}")
+    for _ in range(2):  # the second is of an undo that was killed
+        there = {one.tag for one in seen.list()}
+        seen.pins.leave(10, there, {"global_step20"}, **WHERE)
+        seen.restore(**WHERE)
+        assert seen.pins.usable() == ("global_step10", "global_step20", "global_step40")
+        assert seen.pins.left() == {"global_step20": "incident-1", "global_step30": "incident-1"}
+    assert (tmp_path / "global_step20").is_dir()
+    assert seen.pins.let_go("global_step20")  # the first is of the checkpoint that is back

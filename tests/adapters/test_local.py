@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from sentinel.adapters.local import LocalJobs
+from sentinel.adapters.local import LocalJobs, _by_hand
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import RunStarted
 from tests.adapters.pagers import until
@@ -108,6 +109,19 @@ def test_a_trainer_that_a_person_started_is_found_by_its_journal(tmp_path: Path)
         assert jobs.writers(replace(also, process_start_unix_s=None)) == ()
         jobs.stop(grace_s=10, also=also)
         assert trainer.wait(60) != 0
+
+
+@pytest.mark.parametrize("foreign", [{"host": "elsewhere"}, {"boot_id": "another"}, {"pid_namespace": "pid:[1]"}])
+def test_a_process_of_that_number_here_is_not_the_trainer_that_a_journal_names_elsewhere(
+    tmp_path: Path, foreign: dict[str, str]
+) -> None:
+    with subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL, start_new_session=True) as other:
+        began = psutil.Process(other.pid).create_time()
+        named: dict[str, Any] = {"host": socket.gethostname(), "pid": other.pid, "process_start_unix_s": began}
+        here = RunStarted(attempt=1, time_unix_s=began, **named)
+        assert _by_hand([here]) is not None
+        assert _by_hand([replace(here, **foreign)]) is None
+        other.kill()
 
 
 def test_the_output_goes_to_the_log_and_an_earlier_rollback_is_not_inherited(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -95,3 +96,59 @@ def test_a_pin_whose_checkpoint_a_rollback_has_moved_is_named_with_the_incident_
     assert f"{said}pin global_step120 --release` ends that" in asked(config, "pin")
     asked(config, "pin", "global_step120", "--release")
     assert asked(config, "pin") == "nothing is pinned\n"
+
+
+def test_what_an_undo_brings_back_from_after_the_onset_is_not_healthy_whatever_the_newest_readings_say(
+    tmp_path: Path,
+) -> None:
+    config = configured(tmp_path, LOADED)
+    journal, log = tmp_path / "state" / "attempts" / "0002.jsonl", tmp_path / "state" / "incidents.jsonl"
+    first, *others = journal.read_text().splitlines()
+    begun = json.loads(first) | {"incident": "incident-1", "rollback": "incident-1-r1"}
+    journal.write_text("\n".join([json.dumps(begun), *others, ""]))
+    at: dict[str, Any] = {"incident": "incident-1", "rollback": "incident-1-r1", "time_unix_s": 1.0}
+    moved = {"kind": "quarantine_checkpoints", "tags": ["global_step120"]}
+    decided = {"rung": "reseed", "hypothesis": "the data", "changes": [], "lost_steps": 30}
+    decided |= {"target": {"tag": "global_step100", "global_step": AT}}
+    overrides = {"schema": 1, "incident": "incident-1", "rollback": "incident-1-r1", "standing": {}}
+    opened = {"onset_range": [110, 114], "alarm_step": 120, "onset_tokens": None, "best_mean": 2.0, "reason": "it rose"}
+    opened |= {"attempt": 1, "led_by": [], "baseline": {"lr": None, "seqlen": None}}
+    events = [
+        at | {"event": "opened"} | opened,
+        at | {"event": "decided", "overrides": overrides | {"anchor": {"global_step": AT}}} | decided,
+        at | {"event": "intent", "action": moved},
+        at | {"event": "closed", "outcome": "recovered", "reason": "it is better"},
+    ]
+    log.write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert [one["certified"] for one in asked(config, "checkpoints", "--json")] == [True, True]
+    assert "undone" not in asked(config, "status")
+    assert not {"paused", "KILL"} & {*re.findall("paused|KILL", asked(config, "status"))}
+    for name, said in (("PAUSED", "does not act, until `sentinel resume`"), ("KILL", "the KILL file is in the state")):
+        (tmp_path / "state" / name).write_text("")
+        assert said in asked(config, "status")
+        (tmp_path / "state" / name).unlink()
+    events.append(at | {"event": "done", "rollback": None, "action": {"kind": "undo"}})
+    events.append(at | {"event": "closed", "outcome": "undone", "reason": "a person took it back"})
+    log.write_text("".join(json.dumps(event) + "\n" for event in events))
+    before, after = asked(config, "checkpoints", "--json")
+    assert (before["certified"], after["certified"], after["healthy"], after["start"]) == (True, False, False, None)
+    assert after["why_not"] == ("the undo of incident-1 brought it back, and it is after the onset (step 110 to 114)")
+    goes_on = "attempt 2 belongs to what was taken back; a restart resumes from global_step120"
+    assert f"incident-1 was undone: {goes_on}" in asked(config, "status")
+    third = CLEAN.started, *(replace(one, global_step=one.global_step + 20) for one in CLEAN.samples)
+    lines = [encode(replace(one, attempt=3)) for one in third]
+    lines[0] = json.dumps(json.loads(lines[0]) | {"parent_attempt": 1, "resumed_from": 120})
+    (tmp_path / "state" / "attempts" / "0003.jsonl").write_text("\n".join([*lines, ""]))
+    assert "was undone" not in asked(config, "status")
+
+
+def test_a_pin_that_an_undo_has_set_aside_is_not_promised_back_and_a_newer_one_is_told_apart(tmp_path: Path) -> None:
+    config, seen = configured(tmp_path, LOADED), Checkpoints(tmp_path / "checkpoints")
+    seen.pins.pin("global_step120")
+    seen.quarantine(["global_step120"], incident="incident-1", rollback="incident-1-r1-undone")
+    why = "global_step120 is pinned and is no rollback target: the undo of incident-1 moved it away; `sentinel pin"
+    assert asked(config, "pin") == f"{why} global_step120 --release` ends that\n"
+    deepspeed(tmp_path / "checkpoints", 120)
+    seen.pins.pin("global_step120")
+    ends = "ends the newer pin, a second time this one"
+    assert asked(config, "pin") == f"global_step120\nan earlier {why} global_step120 --release` {ends}\n"

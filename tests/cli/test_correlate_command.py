@@ -103,7 +103,7 @@ def test_an_attempt_has_what_its_weights_descend_from(correlate: Correlate) -> N
     assert rows[0]["n"] == ONSET + 20 - 1
     answer = correlate("--attempt", "7")
     assert answer.code == 2
-    assert "no attempt 7; the attempts are 1, 2" in answer.err
+    assert "a: no attempt 7; the attempts are 1, 2" in answer.err
 
 
 def test_the_table_says_how_far_to_trust_it(correlate: Correlate) -> None:
@@ -163,6 +163,7 @@ def test_a_run_without_samples_has_an_empty_table(correlate: Correlate, tmp_path
         journal.unlink()
     rows = json.loads(correlate("--json", "--plot", "nothing.png").out)
     assert [r["n"] for r in rows if r["method"] == "plain"] == [0, 0]
+    assert "a has no attempt yet, so no step 5" in correlate("--around", "5").err
 
 
 def state(tmp_path: Path) -> str:
@@ -182,6 +183,9 @@ def test_of_several_paths_each_row_says_whose_it_is(correlate: Correlate, tmp_pa
     assert {row["path"] for row in rows} == set(both)
     assert all(set(row) == KEYS | {"path"} for row in rows)
     assert "one picture shows one series" in correlate(*both, "--plot", "a.png").err
+    assert f"{both[1]}: no attempt 1; the attempts are 2" in correlate(*both, "--attempt", "1").err
+    around = f"{both[0]}: attempt 1 and those it descends from have no step 99999"
+    assert around in correlate(*both, "--around", "99999").err
 
 
 def test_a_log_knows_no_ratio_and_it_is_made_from_its_losses(correlate: Correlate, tmp_path: Path) -> None:

@@ -222,3 +222,11 @@ def test_tokens_kept_of_other_samples_are_refused() -> None:
     warmup.took([(0, 8)])
     with pytest.raises(CheckpointError, match="of samples of 32: they are none of 64"):
         SeqlenWarmup(Lengths([8], 64), "truncate_keep").load(warmup.state())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"runs": [[0, 1, 0]]}, {"runs": [[1, 0, 0, 4]]}, {"used": True}, {"used": 9}, {"another": 1}]
+)
+def test_kept_tokens_that_cannot_be_read_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="the checkpoint's kept tokens"):
+        Kept.of({"runs": [[0, 1, 0, 4]], "used": 0} | wrong)

@@ -40,6 +40,12 @@ def test_the_hooks_need_nothing_of_the_daemons(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def test_sequence_warmup_and_random_ltd_need_no_numpy(tmp_path: Path) -> None:
+    program = "import trainer_hooks.warmup, trainer_hooks.random_ltd, trainer_hooks.restart"
+    ran = without((*DAEMONS, "deepspeed", "tensorboard", "transformers", "numpy"), program, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_the_vocabulary_needs_the_standard_library_alone(tmp_path: Path) -> None:
     modules = ("errors", "numbers", "sample", "loss_ratio", "pacing", "overrides", "metrics")
     imports = "; ".join(f"import sentinel.vocabulary.{name}" for name in modules)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sentinel.cli.rollback import _priced
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.forecast import price, unconfirmed
 from sentinel.vocabulary.overrides import Anchor, Once, TrainingSettings
@@ -44,3 +45,9 @@ def test_what_the_trainer_never_reports_can_not_be_confirmed() -> None:
         "the first sample",
     ]
     assert unconfirmed(decision(), AT_87) == ()
+
+
+def test_waiting_for_one_more_save_is_told_unless_the_job_is_known_to_be_gone() -> None:
+    for jobs, told in (({}, True), ({"known": False}, True), ({"writers": ()}, False)):
+        state = replace(AT_87, jobs=replace(AT_87.jobs, **jobs))
+        assert any("waiting for one more save" in line for line in _priced(decision(), state)) is told

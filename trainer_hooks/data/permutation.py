@@ -14,11 +14,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]
+from trainer_hooks.splitmix import FIRST, GOLDEN, MASK, SECOND, mixed
 
-_MASK = (1 << 64) - 1
-GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""SplitMix64's odd step and its two multipliers."""
+Words = NDArray[np.uint64]
 
 _U_FIRST, _U_SECOND = np.uint64(FIRST), np.uint64(SECOND)
 _ONE, _TWO, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (1, 2, 27, 30, 31, 32))
@@ -31,13 +29,13 @@ def key(*words: int) -> int:
     """64 bits out of whole numbers: which seed, which pass, which segment."""
     state = len(words)
     for word in words:
-        state = mixed((state ^ (word & _MASK)) + GOLDEN & _MASK)
+        state = mixed((state ^ (word & MASK)) + GOLDEN & MASK)
     return state
 
 
 def noise(of: int, count: int) -> Words:
     """(count,) pseudo-random words of 64 bits."""
-    return _mix(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(of & _MASK))
+    return _mix(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(of & MASK))
 
 
 class Permutation:
@@ -48,7 +46,7 @@ class Permutation:
         size = np.atleast_1d(np.asarray(sizes, dtype=np.uint64))
         rows = np.maximum(np.sqrt(size.astype(np.float64)).astype(np.uint64), np.minimum(size, _TWO))
         of = np.atleast_1d(np.asarray(keys, dtype=np.uint64))
-        words = [_mix(of + np.uint64(GOLDEN * (r + 1) & _MASK)) for r in range(_ROUNDS)]
+        words = [_mix(of + np.uint64(GOLDEN * (r + 1) & MASK)) for r in range(_ROUNDS)]
         self._grids = [size, rows, (size + rows - _ONE) // np.maximum(rows, _ONE), *words]
 
     def __call__(self, positions: NDArray[np.int64], of: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
@@ -95,10 +93,3 @@ def _mix(x: Words) -> Words:
     x = (x ^ (x >> _U27)) * _U_SECOND
     mixed: Words = x ^ (x >> _U31)
     return mixed
-
-
-def mixed(x: int) -> int:
-    """SplitMix64's finalizer, of 64 bits."""
-    x = (x ^ (x >> 30)) * FIRST & _MASK
-    x = (x ^ (x >> 27)) * SECOND & _MASK
-    return x ^ (x >> 31)

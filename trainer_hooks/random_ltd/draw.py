@@ -8,16 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainer_hooks.data.permutation import FIRST, GOLDEN, SECOND, mixed
-
-_MASK = (1 << 64) - 1
+from trainer_hooks.splitmix import FIRST, GOLDEN, MASK, SECOND, mixed
 
 
 def layer_key(seed: int, step: int, layer: int) -> int:
     """The key of one layer's draws in one step, 64 bits."""
     key = 0
     for part in (seed, step, layer):
-        key = mixed((key + part * GOLDEN + GOLDEN) & _MASK)
+        key = mixed((key + part * GOLDEN + GOLDEN) & MASK)
     return key
 
 

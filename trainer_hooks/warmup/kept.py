@@ -105,7 +105,7 @@ class Kept:
     @classmethod
     def of(cls, state: dict[str, Any]) -> Kept:
         """From what state() gave. CheckpointError when it is something else."""
-        made, saved = cls(), read(_Saved, state, form=_FORM)
+        made, saved = cls(), read(_Saved, state, _FORM.name, _FORM)
         for run in saved.runs:
             if not (0 <= run.first < run.after and 0 <= run.begin < run.end):
                 raise CheckpointError(f"{_FORM.name}: {list(run)} is no range")

@@ -9,13 +9,14 @@ from sentinel.adapters.checkpoints.claim import Claim
 from sentinel.adapters.checkpoints.folder import Checkpoints, room_for, write_manifest
 from sentinel.adapters.checkpoints.pins import PINNED
 from sentinel.adapters.checkpoints.probes import Adoptions, event_files, journals_of
-from sentinel.adapters.checkpoints.quarantine import QUARANTINE, probe_folder
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE, UNDONE, probe_folder
 from sentinel.adapters.checkpoints.verify import MANIFESTS
 
 __all__ = [
     "MANIFESTS",
     "PINNED",
     "QUARANTINE",
+    "UNDONE",
     "Adoptions",
     "Checkpoints",
     "Claim",

@@ -13,12 +13,12 @@ import errno
 import itertools
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.quarantine import QUARANTINE, room_in, tags_in
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE, UNDONE, room_in, tags_in
 from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, entries_of, mirrored, walk, walk_checkpoint
-from sentinel.durable import move, rename, sync_folder
+from sentinel.durable import make_folders, move, rename, sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
 
 PINNED = ".sentinel-pinned"
@@ -41,25 +41,46 @@ class Pins:
         return tags_in(self._pinned)
 
     def left(self) -> dict[str, str]:
-        """Tag -> the incident whose rollback has set its pin aside."""
-        rooms = sorted((self._pinned / _LEFT).glob("*/*"))
-        return {tag: room.parent.name for room in rooms for tag in tags_in(room)}
+        """Tag -> the incident whose rollback, or undo, has set its pin aside."""
+        return {tag: room.parent.name for tag, room in self._aside().items()}
 
     def notes(self) -> list[str]:
         """What a person should know of pins that are set aside, as sentences."""
-        said = []
-        for tag, incident in self.left().items():
-            can_undo = (self._folder / QUARANTINE / incident).is_dir()
-            undo, release = f"undo {incident}` brings it back with its pin", f"pin {tag} --release` ends that"
-            why = f"{incident} moved it away; `sentinel {undo if can_undo else release}"
-            said.append(f"{tag} is pinned and is no rollback target: {why}")
+        said, usable = [], self.usable()
+        for tag, room in self._aside().items():
+            incident, undone, again = room.parent.name, UNDONE in room.name, tag in usable
+            can_undo = (self._folder / QUARANTINE / incident).is_dir() and not undone and not again
+            ends = "ends the newer pin, a second time this one" if again else "ends that"
+            do = f"undo {incident}` brings it back with its pin" if can_undo else f"pin {tag} --release` {ends}"
+            why = f"{f'the undo of {incident}' if undone else incident} moved it away; `sentinel {do}"
+            said.append(f"{'an earlier ' * again}{tag} is pinned and is no rollback target: {why}")
         return said
+
+    def _aside(self) -> dict[str, Path]:
+        """Tag -> the room that its pin was set aside in; the newest of several."""
+        rooms = sorted((self._pinned / _LEFT).glob("*/*"))
+        return {tag: room for room in rooms for tag in tags_in(room)}
 
     def set_aside(self, tags: Iterable[str], incident: str, rollback: str) -> None:
         """Of a line that the rollback leaves. What is aside already counts as done."""
         room = room_in(self._pinned / _LEFT, incident, rollback)
         for tag in {*tags} & {*self.usable()}:
             move(self._pinned / tag, room / tag)
+
+    def leave(
+        self, after_step: int, there: Collection[str], moved: Collection[str], incident: str, rollback: str
+    ) -> None:
+        """Before an undo brings anything back, once: sets aside the pins of the line that it takes back, where the
+        checkpoint is not `there` any more. A pin of what the rollback had `moved` stays, unless that one's is aside."""
+        room = room_in(self._pinned / _LEFT, incident, f"{rollback}{UNDONE}")
+        if (done := room / "all").exists():  # taken up again: what is pinned now may have come back
+            return
+        aside = {*tags_in(room_in(self._pinned / _LEFT, incident, rollback))}
+        stay = {*there, *({*moved} - aside)}
+        if (gone := [t for t in self.usable() if t not in stay and self.step_of(t) > after_step]) or aside:
+            self.set_aside(gone, incident, room.name)
+            make_folders(room)
+            write_atomically(done, "")
 
     def bring_back(self, incident: str, rollback: str) -> None:
         """The pins that the rollback has set aside. QuarantineError where the tag is pinned anew."""

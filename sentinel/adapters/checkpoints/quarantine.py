@@ -18,6 +18,8 @@ from sentinel.vocabulary.names import why_not_a_name
 QUARANTINE = ".sentinel-quarantine"
 ADOPTION = "adoption.json"
 """In a rollback's room: that a probe's files are the run's since, or are being made so."""
+UNDONE = "-undone"
+"""Behind a rollback's id, the room of what its undo moves aside; no undo brings that back."""
 
 
 class Quarantine:
