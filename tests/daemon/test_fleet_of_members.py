@@ -112,7 +112,7 @@ def test_those_that_hang_hold_up_no_other_however_many_they_are(hung: int) -> No
     stuck = [Member(0.1, doing=free.wait) for _ in range(hung)]
     well = [Member(0.1) for _ in range(20)]
     with followed(*stuck, *well):
-        until(lambda: all(len(member.began) >= 3 for member in well), within_s=60)
+        until(lambda: all(len(m.began) >= 3 for m in well) and all(m.began for m in stuck))
         assert all(len(member.began) == 1 for member in stuck)
         free.set()
     assert all(member.left == 1 for member in (*stuck, *well))

@@ -2,6 +2,10 @@
 
 `record` lists the calls that change something under the run's folders. `strike` runs the command again on a copy and
 kills it at one of them, or lets that one call fail. Nothing in sentinel takes part.
+
+strace counts the calls of each thread and of each spelling (unlink, unlinkat) by themselves. `record` counts likewise,
+and `strike` compares the call that strace struck with the one that was meant: a number that leads to another call is a
+point that was not met.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,9 +56,11 @@ _SPELLINGS = {call: (call,) for call in (*_BY_FD, "rmdir", "truncate", "creat", 
 """Every call that can change a filesystem, by what it does: each kind of machine has its own spellings."""
 
 _FAMILY = {spelling: call for call, spellings in _SPELLINGS.items() for spelling in spellings}
-_LINE = re.compile(r"\d+ +(\w+)\((.*)")
-_OWN_NAME = re.compile(r"\.lock\.(stale\.)?[0-9a-f]{32}|\.[0-9a-f]{16}\.new$")
-"""A name that is another one in each process, so that no recording can tell it."""
+_LINE = re.compile(r"(\w+)\((.*)")
+_RESUMED = re.compile(r"<\.\.\. \w+ resumed>")
+_NAMED = re.compile(r'(?:(?:AT_FDCWD|\d+)<([^>]*)>, )?"([^"]*)"')
+_OWN_NAME = re.compile(r"(?<=\.lock\.)[0-9a-f]{32}|(?<=\.lock\.stale\.)[0-9a-f]{32}|(?<=\.)[0-9a-f]{16}(?=\.new)")
+"""What is another word in each process, so that no recording can tell it."""
 
 _SCRATCH = re.compile(r"\.(sentinel-)?doctor\.\d+|\.sentinel-clock\.\d+")
 """What is tried before a watch begins, and taken away again: nothing of the run."""
@@ -138,14 +144,19 @@ class Point:
     """One call that changes something: the number-th `call` upon `path`."""
 
     call: str
-    path: str | None
-    """Relative to the run's folder; None where its name is another one each time."""
+    """What it does, whatever its spelling."""
+
+    path: str
+    """What it changes, relative to the run's folder; a * stands for what is another word in each process."""
 
     number: int
-    """Which of the calls upon the path, from 1; which of all such calls of the process where there is no path."""
+    """Which of a thread's calls upon the path, from 1; which of all its calls where the path has a *."""
+
+    spelling: str | None = None
+    """Its name for the kernel; None: whichever this machine has."""
 
     def __str__(self) -> str:
-        return f"{self.call} {self.number} of {self.path or 'all'}"
+        return f"{self.call} {self.number}{' of all, upon' if '*' in self.path else ' of'} {self.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +170,28 @@ class Ran:
     """Its stderr."""
 
     struck: bool
-    """Whether strace saw the call that was meant."""
+    """Whether the call that was meant was struck, and no other."""
+
+    instead: str
+    """What was struck, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call that strace has seen."""
+
+    thread: str
+    spelling: str
+
+    path: str
+    """What it changes, from the root; empty where it is no file."""
+
+    rest: str
+    """Its arguments, its result, and what strace says of it."""
+
+    def upon(self, folder: Path) -> str:
+        """What it changes, as a point has it."""
+        return _OWN_NAME.sub("*", self.path.removeprefix(f"{folder}/"))
 
 
 def line(folder: Path, words: Sequence[str]) -> list[str]:
@@ -183,27 +215,46 @@ def record(folder: Path, words: Sequence[str]) -> list[Point]:
         every = ",".join(f"?{spelling}" for spelling in _FAMILY)
         _strace(trace.name, ["--seccomp-bpf", "-e", f"trace={every}"], folder, words)
         lines = trace.read().splitlines()
-    seen: Counter[tuple[str, str | None]] = Counter()
+    seen: Counter[tuple[str, str, str | None]] = Counter()
     points = []
-    for text in lines:
-        if (match := _LINE.match(text)) is None:
+    for made in _calls(lines):
+        for name in (None, made.path):  # also of a call that fails or only reads
+            seen[made.thread, made.spelling, name] += 1
+        call, path = _FAMILY[made.spelling], made.upon(folder)
+        if not made.path.startswith(f"{folder}/") or _SCRATCH.search(path) or _changes_nothing(call, made.rest):
             continue
-        call = _FAMILY[match[1]]
-        path, *_ = [*_paths(call, match[2]), ""]
-        seen[call, None] += 1  # every call counts for strace's when=N, also one that fails or only reads
-        if not path.startswith(f"{folder}/"):
-            continue
-        name = path.removeprefix(f"{folder}/")
-        if _SCRATCH.search(name):
-            continue
-        own = _OWN_NAME.search(name) is not None
-        seen[call, name] += 1
-        if _changes_nothing(call, match[2]):
-            continue
+        own = "*" in path
         if not (own and call == "open"):  # among all files that a process opens, its number is not the same twice
-            key = None if own else name
-            points.append(Point(call=call, path=key, number=seen[call, key]))
+            number = seen[made.thread, made.spelling, None if own else made.path]
+            points.append(Point(call=call, path=path, number=number, spelling=made.spelling))
     return points
+
+
+def settled(start: Path, folder: Path, words: Sequence[str]) -> list[Point]:
+    """What is recorded twice in a row, of copies in the folder: no point is left out because it was there only once."""
+    before: list[Point] = []
+    for number in range(5):  # a job that takes a moment longer to die may shift the calls of a watch by one
+        now = record(copy_run(start, folder / f"recorded{number}"), words)
+        if now == before:
+            return now
+        odd, before = set(now) ^ set(before), now
+    raise AssertionError(f"no two recordings in a row are the same: {sorted(map(str, odd))}")
+
+
+def _calls(lines: Sequence[str]) -> Iterator[_Call]:
+    """The calls of a trace; what strace tells in two lines, since another thread's came between, is one."""
+    begun: dict[str, str] = {}
+    for text in lines:
+        thread, _, said = text.partition(" ")
+        said = said.strip()
+        if said.endswith("<unfinished ...>"):
+            begun[thread] = said.removesuffix("<unfinished ...>")
+            continue
+        if (resumed := _RESUMED.match(said)) is not None:
+            said = begun.pop(thread, "") + said[resumed.end() :]
+        if (match := _LINE.match(said)) is not None and match[1] in _FAMILY:
+            path = _path(_FAMILY[match[1]], match[2])
+            yield _Call(thread=thread, spelling=match[1], path=path, rest=match[2])
 
 
 def _changes_nothing(call: str, rest: str) -> bool:
@@ -212,27 +263,37 @@ def _changes_nothing(call: str, rest: str) -> bool:
     return opened or " = -1 E" in rest
 
 
-def _paths(call: str, rest: str) -> list[str]:
-    """What strace's -P would know the call by."""
+def _path(call: str, rest: str) -> str:
+    """What the call changes: by its descriptor, or by its name, which may be relative to a folder's descriptor."""
     if call in _BY_FD:
-        return re.findall(r"^\d+<([^>]*)>", rest)
-    quoted = re.findall(r'"([^"]*)"', rest)
-    return quoted[::-1] if call in ("link", "symlink") else quoted
+        named = re.findall(r"^\d+<([^>]*)>", rest)
+    else:
+        named = [os.path.join(folder, name) for folder, name in _NAMED.findall(rest)]  # noqa: PTH118 - strace's words
+    if call in ("link", "symlink"):
+        named.reverse()
+    return [*named, ""][0]
 
 
 def strike(folder: Path, words: Sequence[str], point: Point, how: str) -> Ran:
     """Runs the command, and kills it at the point (`KILL`), or has that call fail with the error of that name."""
     inject = "signal=KILL" if how == "KILL" else f"error={how}"
-    spelt = ",".join(f"?{spelling}" for spelling in _SPELLINGS[point.call])
+    spelt = ",".join(f"?{s}" for s in ([point.spelling] if point.spelling else _SPELLINGS[point.call]))
     options = ["-e", f"trace={spelt}", "-e", f"inject={spelt}:{inject}:when={point.number}"]
-    if point.path is not None:
+    if "*" not in point.path:
         options += ["-P", str(folder / point.path)]
     if how != "KILL":  # with it strace is quick, and sends no signals
         options.append("--seccomp-bpf")
     with tempfile.NamedTemporaryFile("r", suffix=".strace") as trace:
         ran = _strace(trace.name, options, folder, words)
-        text = trace.read()
-    return Ran(code=ran.returncode % 256, said=ran.stderr, struck="(INJECTED)" in text or "killed by SIGKILL" in text)
+        lines = trace.read().splitlines()
+    mark = " = ?" if how == "KILL" else "(INJECTED)"
+    struck = [f"{_FAMILY[c.spelling]} of {c.upon(folder)}" for c in _calls(lines) if c.rest.endswith(mark)]
+    return Ran(
+        code=ran.returncode % 256,
+        said=ran.stderr,
+        struck=struck == [f"{point.call} of {point.path}"],
+        instead=" and ".join(struck) or "nothing",
+    )
 
 
 def _strace(trace: str, options: Sequence[str], folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,18 +99,28 @@ def training(folder: Path, names: Sequence[str] = NAMES) -> Iterator[subprocess.
 
 
 def sentinel(
-    folder: Path, verb: str, *words: str, before: Sequence[str] = (), within_s: float = 60.0
+    folder: Path,
+    verb: str,
+    *words: str,
+    before: Sequence[str] = (),
+    over: Callable[[], object] = lambda: False,
+    within_s: float = 120.0,
 ) -> subprocess.CompletedProcess[str]:
-    """The command, as typed; one that goes on is ended after `within_s`."""
+    """The command, as typed; one that goes on is ended once it is `over`, and after `within_s` at the latest."""
     line = [*before, sys.executable, "-m", "sentinel", verb, "--run", str(folder / "live.toml"), *words]
     process = subprocess.Popen(
         line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    try:
-        out, err = process.communicate(timeout=within_s)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        out, err = process.communicate(timeout=60)
+    end = time.monotonic() + within_s
+    while True:
+        try:
+            out, err = process.communicate(timeout=0.1)
+            break
+        except subprocess.TimeoutExpired:
+            if over() or time.monotonic() > end:
+                process.terminate()
+                out, err = process.communicate(timeout=60)
+                break
     return subprocess.CompletedProcess(line, process.returncode, out, err)
 
 

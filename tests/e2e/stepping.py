@@ -59,7 +59,7 @@ def step(scenario: Scenario, point: Point, how: str, routes: Sequence[tuple[str,
         if ran.code == 2:
             wrong.append(f"it was no wrong usage: {ran.said[-300:]}")
         if not ran.struck:
-            wrong.append(f"the point was not met: exit {ran.code}")
+            wrong.append(f"the point was not met, {ran.instead} was struck: exit {ran.code}")
         if ran.code == 0:
             wrong += _stands(scenario, struck, scenario.routes[scenario.words])
         for number, words in enumerate(routes):

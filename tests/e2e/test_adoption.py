@@ -27,7 +27,7 @@ from tests.e2e.kill_points import (
     incidents,
     inventory,
     live,
-    record,
+    settled,
     strike,
     why_not,
     write_events,
@@ -203,7 +203,7 @@ def _struck(raced: Path, adopted: Path, point: Point, then: Sequence[str], run: 
         if ran.struck:
             break
     if not ran.struck:
-        return [f"{point} was not met: exit {ran.code}: {ran.said[-300:]}"]
+        return [f"{point} was not met, {ran.instead} was struck: exit {ran.code}: {ran.said[-300:]}"]
     wrong = [f"lost: {name}" for name in inventory(raced) - inventory(run)]
     code, said = follow(run, then)
     if then == UNDO and code == 2:  # nothing was decided yet
@@ -273,8 +273,7 @@ def test_an_adoption_across_filesystems_is_killed_within_a_copy_carried_out_and_
 @pytest.mark.parametrize("then", [WATCH, UNDO])
 def test_wherever_an_adoption_is_killed(raced: Path, adopted: Path, tmp_path: Path, then: tuple[str, ...]) -> None:
     root = tmp_path.resolve()
-    recorded, always = (record(copy_run(raced, root / name), WATCH) for name in ("one", "two"))
-    points = [point for point in recorded if point in always]
+    points = settled(raced, root, WATCH)
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         struck = [pool.submit(_struck, raced, adopted, p, then, root / f"{n}", as_a_fork) for n, p in enumerate(points)]
         wrong = [problem for future in struck for problem in future.result()]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.bisect_causes import SMALL, digests, put_on_record
@@ -111,16 +112,24 @@ def refused_before_it_is_begun(folder: Path, command: list[str], path: Path) -> 
 
 
 def killed_and_gone_on_with(folder: Path, path: Path) -> dict[str, Any]:
-    """Killed while a probe trains, which goes on alone and is followed on."""
+    """Killed while a probe trains, which is followed on; suspended meanwhile, since it might end before it is seen."""
     probes = folder / "state" / "bisect" / "incident-1"
     first = begun(path, PACE="0.2")
     until(lambda: first.poll() is not None or steps(probes / "control") > 2)
     assert first.poll() is None, first.communicate()[1]
     first.kill()
     first.communicate()
-    assert LocalJobs(probes / "control").writers(), "the probe trains on"
-    out, err = begun(path).communicate(timeout=300)
-    assert "control: started before; it continues" in err
+    left = [psutil.Process(writer.pid) for writer in LocalJobs(probes / "control").writers()]
+    assert left, "the probe trains on"
+    for process in left:
+        process.suspend()
+    second = begun(path)
+    assert second.stderr is not None
+    said = iter(second.stderr.readline, "")
+    assert any("control: started before; it continues" in line for line in said)
+    for process in left:
+        process.resume()
+    out, _ = second.communicate(timeout=300)
     assert all(LocalJobs(place).writers() == () for place in probes.glob("*/"))
     return dict(json.loads(out))
 

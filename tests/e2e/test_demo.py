@@ -32,6 +32,7 @@ from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.adapters.pagers import until
+from tests.e2e.kill_points import copy_run
 
 pytestmark = pytest.mark.full
 
@@ -134,9 +135,9 @@ def test_the_other_commands_tell_the_same_story(demo: tuple[dict[str, Any], Path
     assert all(-1 <= row["pearson_r"] <= 1 and row["n_effective"] <= row["n"] for row in rows)
 
 
-def test_undo_brings_the_diverged_run_back_byte_for_byte(demo: tuple[dict[str, Any], Path]) -> None:
-    """Last in this file's order: it changes the demo's folder. The first attempt's checkpoints are live again."""
-    _, folder = demo
+def test_undo_brings_the_diverged_run_back_byte_for_byte(demo: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
+    """The first attempt's checkpoints are live again. On a copy: the other tests look at what the demo has left."""
+    folder = copy_run(demo[1], tmp_path / "demo")
     checkpoints = folder / "checkpoints"
     (incident,) = fold(IncidentLog(folder / "state" / "incidents.jsonl").read())
     first = checkpoints / QUARANTINE / incident.id / incident.rollbacks[0].id

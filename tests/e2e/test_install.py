@@ -13,9 +13,10 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("venv")
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """Of an environment that no other test has installed anything in."""
+    folder = tmp_path / "venv"
     venv.create(folder, with_pip=True)
     return folder / "bin" / "python"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kill_points import ERRORS, Point, copy_run, incidents, live, record, strike, why_not
+from tests.e2e.kill_points import ERRORS, Point, copy_run, incidents, live, record, settled, strike, why_not
 from tests.e2e.scenarios import KEPT, ROOM, STRADDLES, scenarios
 from tests.e2e.stepping import BY_HAND, UNDO, WATCH, Scenario, as_a_fork, as_a_process, step
 from tests.tiers import full
@@ -66,6 +66,9 @@ def test_a_command_that_is_struck_leaves_the_run_before_or_after(
 @pytest.mark.parametrize("how", ["KILL", *ERRORS])
 @pytest.mark.parametrize("name", ["rollback", "undo", "watch"])
 def test_wherever_a_command_is_struck(built: dict[str, Scenario], tmp_path: Path, name: str, how: str) -> None:
+    """At every call that is recorded twice in a row. Calls are counted upon their file; where the file has another name
+    in each process, among all calls of their thread and spelling, as strace counts. A strike that falls on another call
+    than the one meant, or on none, is an error: no point passes untested."""
     _every_point(built[name], tmp_path, how, every_route=how == "KILL")
 
 
@@ -80,11 +83,7 @@ def test_wherever_it_is_killed_with_latest_torn_or_for_the_second_time(
 
 def _every_point(scenario: Scenario, tmp_path: Path, how: str, *, every_route: bool) -> None:
     """Steps through all calls of the scenario's command. Where not every route is gone after each, they take turns."""
-    copies = [tmp_path.resolve() / name for name in ("recorded", "recorded-again")]
-    for copy in copies:
-        copy_run(scenario.start, copy)
-    recorded, always = (record(copy, scenario.words) for copy in copies)
-    points = [point for point in recorded if point in always]
+    points = settled(scenario.start, tmp_path.resolve(), scenario.words)
     assert {p.call for p in points} >= {"open", "write", "fsync", "mkdir", "rename", "link", "unlink"}
     routes = list(scenario.routes)
     after = [routes if every_route else [routes[number % len(routes)]] for number in range(len(points))]
@@ -93,6 +92,27 @@ def _every_point(scenario: Scenario, tmp_path: Path, how: str, *, every_route: b
         wrong = [problem for future in struck for problem in future.result()]
     print(f"{scenario.name}: {len(points)} points, {how}")
     assert wrong == []
+
+
+def test_what_is_counted_among_all_calls_is_struck_although_other_spellings_come_before_it(
+    built: dict[str, Scenario], tmp_path: Path
+) -> None:
+    """A watch removes what it has tried with unlinkat, and its own files with unlink: strace counts each by itself."""
+    watch = built["watch"]
+    recorded = record(copy_run(watch.start, tmp_path.resolve() / "recorded"), watch.words)
+    point = [p for p in recorded if p.call == "unlink" and "*" in p.path][-1]
+    ran = strike(copy_run(watch.start, tmp_path.resolve() / "struck"), watch.words, point, "EIO")
+    assert ran.struck, f"{point}: {ran.instead}"
+
+
+@pytest.mark.parametrize(("number", "instead"), [(1, "unlink of state/"), (99, "nothing")])
+def test_a_number_that_leads_to_another_call_or_to_none_is_a_point_that_was_not_met(
+    built: dict[str, Scenario], tmp_path: Path, number: int, instead: str
+) -> None:
+    run = copy_run(built["rollback"].start, tmp_path.resolve() / "run")
+    ran = strike(run, BY_HAND, Point(call="unlink", path="checkpoints/.latest.*.new", number=number), "EIO")
+    assert not ran.struck
+    assert ran.instead.startswith(instead)
 
 
 @pytest.mark.parametrize("torn", [b"", b"global_st", b"global_step60\n\0\xff"])

@@ -61,7 +61,7 @@ def test_who_can_not_see_the_job_does_nothing_to_it(
     configure(run, local(run))
     with training(run) as trainer:
         there = files(run)
-        ran = sentinel(run, *words, before=before, within_s=20)
+        ran = sentinel(run, *words, before=before)
         assert says in ran.stdout + ran.stderr
         assert ran.returncode == (1 if words == ("doctor",) else 2), ran.stderr
         assert there <= files(run)
@@ -96,7 +96,7 @@ def test_nothing_is_taken_for_gone_before_it_was_silent_for_so_long_and_then_it_
     with training(run, names=()):
         pass
     (run / "end").unlink()
-    ran = sentinel(run, "watch", within_s=25)
+    ran = sentinel(run, "watch", over=lambda: attempts(run) > 1)
     told = [e for e in events(run) if e["event"] == "alert_firing" and e["topic"] == "unknown"]
     assert attempts(run) > 1, ran.stderr
     assert not told or "job state unknown" in told[0]["reason"]
@@ -120,7 +120,7 @@ def test_a_trainer_that_is_seen_dead_is_started_again_however_young_its_last_sam
     with training(run):
         pass
     (run / "end").unlink()
-    with_watch = sentinel(run, "watch", within_s=8)
+    with_watch = sentinel(run, "watch", over=lambda: attempts(run) >= 2)
     assert attempts(run) >= 2, with_watch.stderr
     (run / "end").touch()
     started = [e for e in events(run) if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
@@ -134,7 +134,7 @@ def test_no_more_than_so_many_starts_an_hour(run: Path) -> None:
     (run / "live.toml").write_text(text + "start_budget = 100\nmax_starts_per_hour = 2\n")
     with training(run):
         pass
-    ran = sentinel(run, "watch", within_s=12)
+    ran = sentinel(run, "watch", over=lambda: "times in the last hour" in str(events(run)))
     starts = [e for e in events(run) if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
     assert len(starts) == 2
     assert "sentinel has started the job 2 times in the last hour" in ran.stderr
@@ -206,7 +206,7 @@ def test_a_state_folder_that_is_not_the_trainers_says_nothing_of_the_run(run: Pa
         there = files(run)
         time.sleep(1.0)
         for words in (("rollback", "--to", "global_step20", "--yes"), ("undo", "--yes"), ("watch",)):
-            ran = sentinel(run, *words, within_s=10)
+            ran = sentinel(run, *words)
             assert ran.returncode == 2, ran.stderr
             assert "[run] state_dir should name the folder that the trainer writes its journal to" in ran.stderr
         assert there <= files(run)
@@ -230,7 +230,7 @@ def test_a_second_and_a_copied_state_folder_do_not_act_on_the_same_checkpoints(r
         for other in ("copy", "second"):
             (run / "live.toml").write_text(text.replace('"state"', f'"{other}"'))
             for words in (("watch",), ("rollback", "--to", "global_step20", "--yes"), ("undo", "--yes"), ("doctor",)):
-                ran = sentinel(run, *words, within_s=10)
+                ran = sentinel(run, *words)
                 assert ran.returncode == (1 if words == ("doctor",) else 2), ran.stderr
                 assert f"acted on from the state folder {run / 'state'} " in ran.stdout + ran.stderr
                 assert f"this one is {run / other}: " in ran.stdout + ran.stderr

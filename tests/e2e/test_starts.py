@@ -48,6 +48,10 @@ def test_a_resume_goes_on_and_a_start_without_latest_is_told(tmp_path: Path) -> 
     assert [one["tag"] for one in json.loads(ran.stdout)] == ["global_step10", "global_step20", "global_step30"]
 
 
+def audited(run: Path, attempt: int) -> list[dict[str, Any]]:
+    return [e for e in events(run) if e["event"] == "start_audited" and e["attempt"] == attempt]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["act", "approve"])
 def test_a_live_job_that_began_from_scratch_is_stopped_where_that_is_wanted_and_stays_down(
@@ -62,9 +66,11 @@ def test_a_live_job_that_began_from_scratch_is_stopped_where_that_is_wanted_and_
     (run / "begins").write_text("0 1000")  # within the test it saves nothing, and does not come to step 5000
     there = files(run)
     with training(run) as trainer:
-        said = sentinel(run, "watch", within_s=20)
+        said = sentinel(run, "watch", over=lambda: audited(run, 2) and (mode != "act" or trainer.poll() is not None))
+        for _ in range(2):
+            sentinel(run, "watch", "--once")
         assert (trainer.poll() is not None) == (mode == "act"), said.stderr
     assert there <= files(run)
     assert attempts(run) == 2  # the crash is not restarted: a person starts it again
-    (found,) = [e for e in events(run) if e["event"] == "start_audited" and e["attempt"] == 2]
+    (found,) = audited(run, 2)
     assert found["fault"] == "started from scratch"

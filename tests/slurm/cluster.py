@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -101,12 +102,12 @@ class Cluster:
         self.start_controller()
         for node in self.names:
             self.start_node(node)
-        until(
-            lambda: (
-                self.slurm("sinfo", "-h", "-N", "-p", "debug", "-t", "idle", "-o", "%N", expect=None).split()
-                == self.names
-            )
-        )
+        until(self.is_idle)
+
+    def is_idle(self) -> bool:
+        """Whether every node waits for a job."""
+        shown = ("sinfo", "-h", "-N", "-p", "debug", "-t", "idle", "-o", "%N")
+        return self.slurm(*shown, expect=None).split() == self.names
 
     def down(self) -> None:
         for name in ("slurmctld", *(f"slurmd.{node}" for node in self.names), "munged"):
@@ -145,8 +146,8 @@ class Cluster:
         return ran.stdout.strip()
 
     def jobs(self, form: str = "%i %T", *more: str) -> list[str]:
-        """What squeue shows, oldest first."""
-        return sorted(self.slurm("squeue", "-h", "-a", "-o", form, *more).splitlines())
+        """What squeue shows, oldest first: job 100 comes after job 99."""
+        return sorted(self.slurm("squeue", "-h", "-a", "-o", form, *more).splitlines(), key=_by_numbers)
 
     def _write_conf(self) -> None:
         host = socket.gethostname().partition(".")[0]
@@ -181,6 +182,11 @@ def until(true: Callable[[], object], *, within_s: float = 120, every_s: float =
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(every_s)
+
+
+def _by_numbers(line: str) -> list[str | int]:
+    """The line's words and numbers in turn, so that a number is compared as one."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", line)]
 
 
 def _lives(pid: int) -> bool:

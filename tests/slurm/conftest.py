@@ -31,5 +31,7 @@ def cluster(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         monkeypatch.setenv(name, value)
     yield slurm
     slurm.start_controller() if "UP" not in slurm.slurm("scontrol", "ping", expect=None) else None
-    slurm.slurm("scancel", "--user=root")
+    left = sorted(set(slurm.jobs("%A")))  # also another account's, of a test that failed
+    slurm.slurm("scancel", "--quiet", *left, expect=None) if left else None
     until(lambda: not slurm.jobs())
+    until(slurm.is_idle)

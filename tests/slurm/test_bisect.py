@@ -45,5 +45,4 @@ def test_a_node_that_is_always_wrong_is_found_by_the_job_that_excludes_it(cluste
     assert [(p["name"], p["outcome"]) for p in told["probes"]] == [("control", "diverged"), ("other-node", "calm")]
     assert told["ranked"][0]["cause"] == bisect.BROKEN_NODE
     assert digests(tmp_path) == before
-    where = dict(line.split(" ") for line in cluster.jobs("%j %N", "--states=all"))
-    assert where["probe-ill-other-node"] == cluster.names[1]
+    assert cluster.jobs("%N", "--states=all", "--name=probe-ill-other-node") == [cluster.names[1]]

@@ -144,7 +144,7 @@ def test_the_last_task_that_waits_does_not_begin_beside_the_one_before_it(run: R
     run.cluster.slurm("scancel", f"{array}_1")
     running(run, f"{array}_2")
     known = started(f"{array}_1", f"{array}_2")
-    until(lambda: {w.id for w in run.launcher.look(known).writers} == {f"{array}_2", f"{array}_3"}, within_s=20)
+    until(lambda: {w.id for w in run.launcher.look(known).writers} == {f"{array}_2", f"{array}_3"})
     run.cut_short_and_again(known)
     (again,) = set(run.jobs("%F"))
     running(run, f"{again}_2")

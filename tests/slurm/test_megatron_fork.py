@@ -12,6 +12,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.plan.incident import Proof
 from sentinel.vocabulary.sample import RunStarted, Sample
+from tests.adapters.pagers import free_port
 from tests.megatron.fork import Fork, found, missing
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_recovery import incidents
@@ -58,7 +59,7 @@ def test_the_fork_is_rescued_from_a_divergence_of_its_own(cluster: Cluster, tmp_
     assert source is not None
     fork = Fork(source, tmp_path)
     named = {name: fork.environment[name] for name in (*PASSED_ON, "WORLD_SIZE", "MASTER_ADDR")}
-    named |= {"SENTINEL_STATE_DIR": str(tmp_path / "state"), "MASTER_PORT": "$((20000 + SLURM_JOB_ID % 9000))"}
+    named |= {"SENTINEL_STATE_DIR": str(tmp_path / "state"), "MASTER_PORT": f"$(({free_port()} + SLURM_JOB_ID % 10))"}
     exports = "".join(f"export {name}={value}\n" for name, value in named.items())
     script = tmp_path / "train.sh"
     script.write_text(fork.script(OPTIONS).replace("#!/bin/bash\n", f"#!/bin/bash\n#SBATCH --time=1:00:00\n{exports}"))
