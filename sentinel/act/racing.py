@@ -7,7 +7,6 @@ descent, and the judge, the proof and the check of the run itself tell how it fa
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.bounded import read_text
-from sentinel.durable import make_folders, os_errors_named, sync_folder, write_atomically
+from sentinel.durable import link_or_copy, make_folders, os_errors_named, sync_folder, write_atomically
 from sentinel.judge.history import Attempt
 from sentinel.judge.recovery_check import WINDOW, comparable
 from sentinel.judge.thresholds import Thresholds
@@ -152,13 +151,8 @@ class Racing:
         with os_errors_named(attempts):
             make_folders(attempts)
             for journal in sorted((self.near.state_dir / "attempts").glob("*.jsonl")):
-                if (own := attempts / journal.name).exists():
-                    continue
-                try:
-                    own.hardlink_to(journal)
-                except OSError:  # another filesystem, or one without hard links
-                    shutil.copyfile(journal, part := own.with_suffix(".part"))
-                    part.rename(own)
+                if not (own := attempts / journal.name).exists():
+                    link_or_copy(journal, own)
             sync_folder(attempts)
 
     def _observer(self, entry: _Entry, job: ProbeJob) -> Observer:

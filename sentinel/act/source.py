@@ -21,17 +21,12 @@ class Source(Protocol):
     def poll(self) -> list[Record]:
         """What is new since the last poll. OSError when it can't be read, ScrapeError when nobody answers."""
 
-
-@runtime_checkable
-class StreamedSource(Protocol):
-    """A source of which not all that is new has to be in memory at once."""
-
     def new(self) -> Iterator[Record]:
-        """What a poll gives, one record at a time."""
+        """The same, one record at a time: not all of it has to be in memory at once."""
 
 
 @runtime_checkable
-class RereadSource(StreamedSource, Protocol):
+class RereadSource(Source, Protocol):
     """A source whose samples need not be kept, since it tells them again."""
 
     def again(self, attempt: int) -> Iterator[Sample]:
@@ -74,9 +69,8 @@ class SampleCache:
         return list(self.new())
 
     def new(self) -> Iterator[Record]:
-        """The same, one record at a time where the source can."""
-        source = self._source
-        for record in source.new() if isinstance(source, StreamedSource) else source.poll():
+        """The same, one record at a time."""
+        for record in self._source.new():
             if isinstance(record, Sample):
                 self._keep(record)
             yield record
