@@ -35,8 +35,8 @@ class RereadSource(Source, Protocol):
 
 def read_all(source: Source) -> Iterator[Record]:
     """All that is there now: a source may hold its newest step until a poll finds nothing new."""
-    yield from source.poll()
-    yield from source.poll()
+    yield from source.new()
+    yield from source.new()
 
 
 _BLOCK_SAMPLES = 256
