@@ -206,9 +206,6 @@ class Told:
             self.given += 1
         return new
 
-    def new(self) -> Iterator[Record]:
-        yield from self.poll()
-
 
 class Alive:
     """The launcher of a job that runs."""

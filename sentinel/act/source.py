@@ -21,12 +21,17 @@ class Source(Protocol):
     def poll(self) -> list[Record]:
         """What is new since the last poll. OSError when it can't be read, ScrapeError when nobody answers."""
 
+
+@runtime_checkable
+class StreamedSource(Protocol):
+    """A source of which not all that is new has to be in memory at once."""
+
     def new(self) -> Iterator[Record]:
-        """The same, one record at a time: not all of it has to be in memory at once."""
+        """What a poll gives, one record at a time."""
 
 
 @runtime_checkable
-class RereadSource(Source, Protocol):
+class RereadSource(StreamedSource, Protocol):
     """A source whose samples need not be kept, since it tells them again."""
 
     def again(self, attempt: int) -> Iterator[Sample]:
@@ -35,8 +40,8 @@ class RereadSource(Source, Protocol):
 
 def read_all(source: Source) -> Iterator[Record]:
     """All that is there now: a source may hold its newest step until a poll finds nothing new."""
-    yield from source.new()
-    yield from source.new()
+    yield from source.poll()
+    yield from source.poll()
 
 
 _BLOCK_SAMPLES = 256
@@ -69,8 +74,9 @@ class SampleCache:
         return list(self.new())
 
     def new(self) -> Iterator[Record]:
-        """The same, one record at a time."""
-        for record in self._source.new():
+        """The same, one record at a time where the source can."""
+        source = self._source
+        for record in source.new() if isinstance(source, StreamedSource) else source.poll():
             if isinstance(record, Sample):
                 self._keep(record)
             yield record

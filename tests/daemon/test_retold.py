@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from collections.abc import Iterator
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,9 +25,6 @@ class Pieces:
 
     def poll(self) -> list[Record]:
         return self._pieces.pop(0) if self._pieces else []
-
-    def new(self) -> Iterator[Record]:
-        yield from self.poll()
 
 
 def sample(step: int, attempt: int = 1) -> Sample:
