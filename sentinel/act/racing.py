@@ -17,7 +17,6 @@ from sentinel.act.observe import Observer
 from sentinel.act.past import evidence
 from sentinel.act.probes import ProbeJob
 from sentinel.adapters.checkpoints import Adoptions, Checkpoints, event_files, journals_of, probe_folder
-from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.bounded import read_text
@@ -88,17 +87,15 @@ class Racing:
         return () if race.over is not None else tuple(self._standing(entry, now_unix_s) for entry in entries)
 
     def start(self, probe: str) -> None:
-        """Places the target's copy and the run's journals, and starts its trainer. What can't be started is on record
-        in the probe's folder: another rung may win."""
+        """Places the run's journals, and starts its trainer. What can't be started is on record in the probe's folder:
+        another rung may win."""
         entry = self._entries[probe]
-        folder, copies = entry.folder, entry.folder.parent / ".checkpoints"
         try:
-            place_checkpoint(self.near.checkpoints.folder, entry.entrant.target_tag, copies, folder / "checkpoints")
-            self._give_journals(folder / "attempts")
-            self._job(entry).begin(entry.entrant.overrides)
+            self._give_journals(entry.folder / "attempts")
+            self._job(entry).begin(_probe_of(entry), self.near.checkpoints.folder)
         except _REFUSALS as error:
-            make_folders(folder)
-            write_atomically(folder / _REFUSED, f"{error}\n")
+            make_folders(entry.folder)
+            write_atomically(entry.folder / _REFUSED, f"{error}\n")
 
     def stop(self, probe: str) -> None:
         """Returns when nothing of it runs any more. JobStillAlive, SlurmUnavailable."""
@@ -134,17 +131,7 @@ class Racing:
 
     def _job(self, entry: _Entry) -> ProbeJob:
         if entry.job is None:
-            made = entry.entrant
-            probe = Probe(
-                name=made.id,
-                tag=made.target_tag,
-                global_step=made.target_step,
-                until_step=entry.race.until_step,
-                change=made.rung,
-                overrides=made.overrides,
-                keeps_saves=True,
-            )
-            entry.job = self.jobs()(probe, entry.folder)
+            entry.job = self.jobs()(_probe_of(entry), entry.folder)
         return entry.job
 
     def _give_journals(self, attempts: Path) -> None:
@@ -229,6 +216,19 @@ class Racing:
         if not entry.verified.verified:
             return None
         return Adoption(probe=entry.entrant.id, tag=last.tag, global_step=last.global_step)
+
+
+def _probe_of(entry: _Entry) -> Probe:
+    made = entry.entrant
+    return Probe(
+        name=made.id,
+        tag=made.target_tag,
+        global_step=made.target_step,
+        until_step=entry.race.until_step,
+        change=made.rung,
+        overrides=made.overrides,
+        keeps_saves=True,
+    )
 
 
 def _life(look: Look, *, begun: bool) -> Life | None:

@@ -41,9 +41,7 @@ class Probe(Described):
     options: tuple[str, ...] = ()  # Of the trainer's command line, added last, each with its value: `--flag=value`
     environment: Mapping[str, str] = field(default_factory=dict)
     exclude_nodes: tuple[str, ...] = ()  # Slurm: nodes that it may not run on
-    keeps_saves: bool = (
-        False  # Whether its trainer saves as the run does; otherwise the reference trainer saves nothing
-    )
+    keeps_saves: bool = False  # Whether its trainer saves as the run does; else the reference trainer saves nothing
 
     def __post_init__(self) -> None:
         checked_name(self.name, "the probe's name")

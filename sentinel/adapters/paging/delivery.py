@@ -199,9 +199,7 @@ class Delivery:
         except SentinelError as error:
             failed = error if isinstance(error, PagerError) else PagerError(str(error))
         except Exception as error:  # noqa: BLE001 - the top of a thread: one that is gone pages nobody
-            failed = PagerError(
-                f"{type(error).__name__}: an error of sentinel's own"
-            )  # its text may quote what was sent
+            failed = PagerError(f"{type(error).__name__}: an error of sentinel's own")  # its text may quote a secret
         else:
             self.outbox.delivered(page)
             self._reported = None
