@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from sentinel.act.following import anchor_at
 from sentinel.act.probe_record import ProbeRecord
 from sentinel.act.probes import COPIES, ProbeJob, Probes
 from sentinel.adapters.checkpoints.probes import check_placeable
@@ -77,9 +78,7 @@ def _anchor(target: Target, window: Window, run: RunState) -> Anchor:
     if target.tag is None:
         return Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
     at = next((s for s in reversed(window.before) if s.global_step == target.global_step), None)
-    if at is None:
-        return run.anchor(target.global_step)
-    return Anchor(global_step=at.global_step, consumed_samples=at.consumed_samples, consumed_tokens=at.consumed_tokens)
+    return run.anchor(target.global_step) if at is None else anchor_at(at)
 
 
 def window_of(incident: Incident, history: History, attempt: Attempt, target: Target, thresholds: Thresholds) -> Window:
@@ -181,14 +180,16 @@ class Bisect:
 
     def _asked(self, probe: Probe) -> bool:
         own = self.question.probes.get(probe.name)
-        return own is not None and (own.tag, own.global_step, own.until_step) == (
-            *(probe.tag, probe.global_step, probe.until_step),
-        )
+        return own is not None and _stretch(own) == _stretch(probe)
 
     def _next(self, results: Mapping[str, ProbeResult]) -> tuple[Probe, ...]:
         if results:
             self.report(over=False)
         return next_probes(self.question, results, self._limits.parallel)
+
+
+def _stretch(probe: Probe) -> tuple[str | None, int, int]:
+    return probe.tag, probe.global_step, probe.until_step
 
 
 @dataclass

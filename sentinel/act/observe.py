@@ -53,10 +53,9 @@ class Observer:
         planned: Sequence[int] = (),
         references: References | None = None,
         policy: Policy | None = None,
-        racing: Racing | None = None,
-        bisects: Bisecting | None = None,
     ) -> None:
-        self.racing, self.bisects = racing, bisects
+        self.racing: Racing | None = None  # of a watch, and of a command that acts
+        self.bisects: Bisecting | None = None
         self._near = neighbours
         self._thresholds = thresholds
         self._room_for_saves = room_for_saves

@@ -16,11 +16,9 @@ from sentinel.act.probe_record import Life, ProbeRecord
 from sentinel.act.source import Source
 from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.adapters.state_files import OverridesFile
-from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.plan.probe import Ended, Limits, Probe, ProbeResult
 from sentinel.vocabulary.errors import TemporaryError
-from sentinel.vocabulary.overrides import Overrides
 
 LOG = "job.log"  # What the trainer prints, in the probe's folder
 COPIES = ".checkpoints"  # Beside the probes' folders: the copies that they begin from
@@ -44,11 +42,12 @@ class ProbeJob:
         """What its trainer prints."""
         return self.folder / LOG
 
-    def begin(self, overrides: Overrides | None) -> None:
-        """Writes what is to be changed, and starts the trainer. ConfigError, SlurmRefused, SlurmUnavailable."""
+    def begin(self, probe: Probe, run_checkpoints: Path) -> None:
+        """Places a copy of its checkpoint, writes what is to be changed, and starts the trainer. CheckpointError,
+        ConfigError, SlurmRefused, SlurmUnavailable."""
+        overrides = probe.overrides
         incident, rollback = (overrides.incident, overrides.rollback) if overrides else (None, None)
-        with os_errors_named(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        place_checkpoint(run_checkpoints, probe.tag, self.folder.parent / COPIES, self.folder / "checkpoints")
         if overrides is not None:
             OverridesFile(self.folder / "overrides.json").write(overrides)
         if self.launcher.look([]).prepares:
@@ -210,10 +209,9 @@ class Probes:
             self.refusal = self.limits.refusal(self.record.spent, len(running))
             if self.refusal is not None:
                 return
-            job, copies = self._job(self.record.next(probe)), self.folder / COPIES  # refused before it is begun
+            job = self._job(self.record.next(probe))  # refused before it is begun
             life = self.record.begin(probe, now=self.clock())
             self.say(
                 f"  {life.name}: {probe.change or 'nothing changed'}, step {probe.global_step} to {probe.until_step}"
             )
-            place_checkpoint(self.run_checkpoints, probe.tag, copies, job.folder / "checkpoints")
-            job.begin(probe.overrides)
+            job.begin(probe, self.run_checkpoints)

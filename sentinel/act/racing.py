@@ -7,7 +7,6 @@ descent, and the judge, the proof and the check of the run itself tell how it fa
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +17,10 @@ from sentinel.act.observe import Observer
 from sentinel.act.past import evidence
 from sentinel.act.probes import ProbeJob
 from sentinel.adapters.checkpoints import Adoptions, Checkpoints, event_files, journals_of, probe_folder
-from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.bounded import read_text
-from sentinel.durable import make_folders, os_errors_named, sync_folder, write_atomically
+from sentinel.durable import link_or_copy, make_folders, os_errors_named, sync_folder, write_atomically
 from sentinel.judge.history import Attempt
 from sentinel.judge.recovery_check import WINDOW, comparable
 from sentinel.judge.thresholds import Thresholds
@@ -89,17 +87,15 @@ class Racing:
         return () if race.over is not None else tuple(self._standing(entry, now_unix_s) for entry in entries)
 
     def start(self, probe: str) -> None:
-        """Places the target's copy and the run's journals, and starts its trainer. What can't be started is on record
-        in the probe's folder: another rung may win."""
+        """Places the run's journals, and starts its trainer. What can't be started is on record in the probe's folder:
+        another rung may win."""
         entry = self._entries[probe]
-        folder, copies = entry.folder, entry.folder.parent / ".checkpoints"
         try:
-            place_checkpoint(self.near.checkpoints.folder, entry.entrant.target_tag, copies, folder / "checkpoints")
-            self._give_journals(folder / "attempts")
-            self._job(entry).begin(entry.entrant.overrides)
+            self._give_journals(entry.folder / "attempts")
+            self._job(entry).begin(_probe_of(entry), self.near.checkpoints.folder)
         except _REFUSALS as error:
-            make_folders(folder)
-            write_atomically(folder / _REFUSED, f"{error}\n")
+            make_folders(entry.folder)
+            write_atomically(entry.folder / _REFUSED, f"{error}\n")
 
     def stop(self, probe: str) -> None:
         """Returns when nothing of it runs any more. JobStillAlive, SlurmUnavailable."""
@@ -135,30 +131,15 @@ class Racing:
 
     def _job(self, entry: _Entry) -> ProbeJob:
         if entry.job is None:
-            made = entry.entrant
-            probe = Probe(
-                name=made.id,
-                tag=made.target_tag,
-                global_step=made.target_step,
-                until_step=entry.race.until_step,
-                change=made.rung,
-                overrides=made.overrides,
-                keeps_saves=True,
-            )
-            entry.job = self.jobs()(probe, entry.folder)
+            entry.job = self.jobs()(_probe_of(entry), entry.folder)
         return entry.job
 
     def _give_journals(self, attempts: Path) -> None:
         with os_errors_named(attempts):
             make_folders(attempts)
             for journal in sorted((self.near.state_dir / "attempts").glob("*.jsonl")):
-                if (own := attempts / journal.name).exists():
-                    continue
-                try:
-                    own.hardlink_to(journal)
-                except OSError:  # another filesystem, or one without hard links
-                    shutil.copyfile(journal, part := own.with_suffix(".part"))
-                    part.rename(own)
+                if not (own := attempts / journal.name).exists():
+                    link_or_copy(journal, own)
             sync_folder(attempts)
 
     def _observer(self, entry: _Entry, job: ProbeJob) -> Observer:
@@ -235,6 +216,19 @@ class Racing:
         if not entry.verified.verified:
             return None
         return Adoption(probe=entry.entrant.id, tag=last.tag, global_step=last.global_step)
+
+
+def _probe_of(entry: _Entry) -> Probe:
+    made = entry.entrant
+    return Probe(
+        name=made.id,
+        tag=made.target_tag,
+        global_step=made.target_step,
+        until_step=entry.race.until_step,
+        change=made.rung,
+        overrides=made.overrides,
+        keeps_saves=True,
+    )
 
 
 def _life(look: Look, *, begun: bool) -> Life | None:

@@ -67,8 +67,13 @@ class Starts:
 
 def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
     """The run up to step `at`, by the attempt that saved it, and what that one made afterwards."""
-    recent, later = deque[Sample](maxlen=RECENT), list[Sample]()
-    trail = Trail(_noted(sample, at, recent, later) for sample in history.lineage(parent))
+    trail, recent, later = Trail(), deque[Sample](maxlen=RECENT), list[Sample]()
+    for sample in history.lineage(parent):
+        trail.add(sample)
+        if sample.global_step <= at:
+            recent.append(sample)
+        elif sample.global_step <= at + FIRST:
+            later.append(sample)
     trail.foresee(at, foreseen(parent, at))
     layers = next((one for one in parent.layers if one.global_step == at), None)
     return Ancestor(started=parent.started, recent=tuple(recent), later=tuple(later), layers=layers, trail=trail)
@@ -77,14 +82,6 @@ def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
 def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:
     """The digests of the batches after step `at`, as they were reported when it was saved."""
     return next((saved.next_batch_digests for saved in parent.saved if saved.global_step == at), ())
-
-
-def _noted(sample: Sample, at: int, recent: deque[Sample], later: list[Sample]) -> Sample:
-    if sample.global_step <= at:
-        recent.append(sample)
-    elif sample.global_step <= at + FIRST:
-        later.append(sample)
-    return sample
 
 
 def _being_replaced(attempt: Attempt, run: RunState) -> bool:

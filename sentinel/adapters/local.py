@@ -108,9 +108,8 @@ class LocalLauncher:
 class LocalJobs:
     """Processes of this machine that carry SENTINEL_STATE_DIR, this run's state folder, in their environment."""
 
-    def __init__(self, state_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, state_dir: Path) -> None:
         self.state_dir = str(state_dir.resolve())
-        self._sleep = sleep
         self._children: list[subprocess.Popen[bytes]] = []
         self._last: tuple[int, ...] = ()  # processes seen last, while any was; some may be gone by now
 
@@ -168,7 +167,7 @@ class LocalJobs:
             while _but(self.writers(also), spare):
                 if time.monotonic() > end:
                     break
-                self._sleep(0.05)
+                time.sleep(0.05)
             else:
                 for child in self._children if spare is None else ():
                     with contextlib.suppress(subprocess.TimeoutExpired):  # seen gone; the kernel may need a moment more

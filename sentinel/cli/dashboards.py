@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,6 +33,7 @@ _TOKEN = "GRAFANA_TOKEN"  # noqa: S105 - the name of the variable
 _CLOCKS_S = 60.0  # by which the trainer's clock may be ahead of the daemon's
 
 Outcome = tuple[str, str, str]
+Document = dict[str, Any]
 
 
 def dashboards(
@@ -72,55 +72,31 @@ def dashboards(
         if what != "push" or run is None:
             raise ConfigError("--wandb needs push and --run: it draws a run's incidents")
         return _push_to_wandb(find_config(run, config_dir), as_json=as_json)
-    target = Target(
-        url=url,
-        token_file=token_file,
-        ca_file=ca_file,
-        datasource=datasource,
-        folder=folder,
-        pages=pages,
-        timeout_s=timeout,
-    )
+    config = find_config(run, config_dir) if what == "push" and run else None
+    documents = {name: fitted(one, datasource=datasource, pages=pages) for name, one in shipped().items()}
     if what == "export":
-        return export(target, output, as_json=as_json)
-    if what == "diff":
-        return diff(target, as_json=as_json)
-    return push(target, find_config(run, config_dir) if run else None, as_json=as_json)
+        outcomes = _export(documents, output)
+    else:
+        with _grafana(url, token_file, ca_file, timeout) as grafana:
+            if what == "push" and datasource is not None:
+                grafana.datasource(datasource)
+            outcomes = _diff(grafana, documents) if what == "diff" else _push(grafana, documents, folder, config)
+    print_outcomes(outcomes, as_json=as_json)
+    return int(what == "diff" and bool(outcomes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A Grafana, and the place of the dashboards in it."""
-
-    url: str | None
-    token_file: Path | None = None  # None: the environment variable GRAFANA_TOKEN
-    ca_file: Path | None = None
-    datasource: str | None = None  # uid of the Prometheus data source; None: Grafana's default one
-    folder: str = "Sentinel"  # title of the folder; its uid is the title in lower case
-    pages: str | None = None  # address of sentinel's own pages; None: no links to them
-    timeout_s: float = 10.0  # for one try of one request
-
-    def fitted(self) -> dict[str, dict[str, Any]]:
-        """File name -> dashboard with the data source and the links of this Grafana."""
-        return {name: fitted(one, datasource=self.datasource, pages=self.pages) for name, one in shipped().items()}
+def _push(grafana: Grafana, documents: dict[str, Document], title: str, config: Config | None) -> list[Outcome]:
+    """Folder and dashboards, and the annotations of the run's incidents where there is a run."""
+    uid = "-".join("".join(c if c.isalnum() else " " for c in title.lower()).split())
+    done: list[Outcome] = [("folder", title, grafana.folder(uid, title))]
+    done += [("dashboard", name, _pushed(grafana, each, uid)) for name, each in documents.items()]
+    if config is not None:
+        known = grafana.marks(config.run.name)
+        done += [("annotation", mark.key, grafana.annotate(mark, known)) for mark in _marks(config)]
+    return done
 
 
-def push(target: Target, config: Config | None, *, as_json: bool) -> int:
-    """Pushes folder and dashboards, and the annotations of the run's incidents where there is a run."""
-    folder_uid = "-".join("".join(c if c.isalnum() else " " for c in target.folder.lower()).split())
-    with _grafana(target) as grafana:
-        if target.datasource is not None:
-            grafana.datasource(target.datasource)
-        done: list[Outcome] = [("folder", target.folder, grafana.folder(folder_uid, target.folder))]
-        done += [("dashboard", name, _pushed(grafana, each, folder_uid)) for name, each in target.fitted().items()]
-        if config is not None:
-            known = grafana.marks(config.run.name)
-            done += [("annotation", mark.key, grafana.annotate(mark, known)) for mark in _marks(config)]
-    print_outcomes(done, as_json=as_json)
-    return 0
-
-
-def _pushed(grafana: Grafana, document: dict[str, Any], folder_uid: str) -> str:
+def _pushed(grafana: Grafana, document: Document, folder_uid: str) -> str:
     there = grafana.dashboard(document["uid"])
     if there is not None and not differences(there, document):
         return "unchanged"
@@ -128,41 +104,37 @@ def _pushed(grafana: Grafana, document: dict[str, Any], folder_uid: str) -> str:
     return "created" if there is None else "changed"
 
 
-def diff(target: Target, *, as_json: bool) -> int:
-    """Prints what a push would change; 1 where it would change anything."""
+def _diff(grafana: Grafana, documents: dict[str, Document]) -> list[Outcome]:
+    """What a push would change."""
     changed: list[Outcome] = []
-    with _grafana(target) as grafana:
-        for name, document in target.fitted().items():
-            there = grafana.dashboard(document["uid"])
-            where = ["does not exist there"] if there is None else differences(there, document)
-            changed += [("dashboard", name, path) for path in where]
-    print_outcomes(changed, as_json=as_json)
-    return int(bool(changed))
+    for name, document in documents.items():
+        there = grafana.dashboard(document["uid"])
+        where = ["does not exist there"] if there is None else differences(there, document)
+        changed += [("dashboard", name, path) for path in where]
+    return changed
 
 
-def export(target: Target, output: Path, *, as_json: bool) -> int:
+def _export(documents: dict[str, Document], output: Path) -> list[Outcome]:
     """Writes the dashboards as files, with their provisioning; calls no Grafana."""
     output.mkdir(parents=True, exist_ok=True)
-    dashboards = target.fitted()
-    for name, document in dashboards.items():
+    for name, document in documents.items():
         write_atomically(output / name, dump_json(document) + "\n")
     for name in PROVISIONING:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(shipped_folder() / name, output / name)
-    print_outcomes([("file", name, "written") for name in (*dashboards, *PROVISIONING)], as_json=as_json)
-    return 0
+    return [("file", name, "written") for name in (*documents, *PROVISIONING)]
 
 
-def _grafana(target: Target) -> Grafana:
-    if target.url is None:
+def _grafana(url: str | None, token_file: Path | None, ca_file: Path | None, timeout_s: float) -> Grafana:
+    if url is None:
         raise ConfigError("no Grafana is named; pass --url or set GRAFANA_URL")
     try:
         from sentinel.adapters.grafana.api import Grafana
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'training-sentinel[grafana]'") from error
-    env = None if target.token_file is not None else _TOKEN
-    token = Secret(what="token", env=env, file=target.token_file, environ=os.environ).read()
-    return Grafana(target.url, token, ca_file=target.ca_file, timeout_s=target.timeout_s)
+    env = None if token_file is not None else _TOKEN
+    token = Secret(what="token", env=env, file=token_file, environ=os.environ).read()
+    return Grafana(url, token, ca_file=ca_file, timeout_s=timeout_s)
 
 
 def _marks(config: Config) -> tuple[Annotation, ...]:

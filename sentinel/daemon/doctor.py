@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,10 +21,11 @@ from sentinel.config import Config
 from sentinel.daemon.preconditions import faults_of
 from sentinel.daemon.run_files import clock, source_log_of, state_dir_of
 from sentinel.daemon.wiring import neighbours_of, observer_of
-from sentinel.durable import os_errors_named
+from sentinel.durable import move, os_errors_named, write_atomically
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.ladder import Rung
 from sentinel.plan.liveness import life_of
+from sentinel.plan.look import Look
 from sentinel.plan.mitigation import not_applied, overrides_for
 from sentinel.plan.observation import Life, RunState
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
@@ -157,13 +158,8 @@ def _file_operations(what: str, folder: Path) -> Finding:
     began = time.monotonic()
     scratch.mkdir()
     try:
-        one = scratch / "one"
-        with one.open("w") as file:
-            file.write("x")
-            file.flush()
-            os.fsync(file.fileno())
-        (scratch / "room").mkdir()
-        one.rename(scratch / "room" / "one")
+        write_atomically(scratch / "one", "x")
+        move(scratch / "one", scratch / "room" / "one")
         try:
             os.link(scratch / "room" / "one", scratch / "two")
             links = "hard links too"
@@ -175,8 +171,14 @@ def _file_operations(what: str, folder: Path) -> Finding:
 
 
 def journal(config: Config) -> Iterator[Finding]:
-    """Whether there are samples and a start report, whether the hook's version is the daemon's, and the job's state."""
+    """What the readings tell, read once: of the newest attempt, and of the ladder."""
     look = observer_of(config, neighbours_of(config)).look(clock())
+    yield from _newest_attempt(config, look)
+    yield from _ladder(config.policy.ladder, look.run)
+
+
+def _newest_attempt(config: Config, look: Look) -> Iterator[Finding]:
+    """Whether there are samples and a start report, whether the hook's version is the daemon's, and the job's state."""
     attempt = look.history.latest
     if attempt is None:
         yield _no_attempt(config, look.verdict)
@@ -193,10 +195,8 @@ def journal(config: Config) -> Iterator[Finding]:
         yield Finding("note", "start report", "the trainer has not reported its settings: a restart can't be proved")
         return
     ours, hooks = version("training-sentinel"), attempt.started.hook_version
-    if hooks == ours:
-        yield Finding("ok", "versions", f"hook and daemon are both {ours}")
-    else:
-        yield Finding("note", "versions", f"the hook is {hooks or 'not reported'}, the daemon {ours}")
+    both, differ = f"hook and daemon are both {ours}", f"the hook is {hooks or 'not reported'}, the daemon {ours}"
+    yield Finding("ok", "versions", both) if hooks == ours else Finding("note", "versions", differ)
     jobs, known = look.run.jobs, life_of(look.run)
     if not jobs.known:
         yield Finding("note" if jobs.elsewhere else "bad", "job", jobs.why_unknown)
@@ -221,17 +221,16 @@ def _no_attempt(config: Config, verdict: Verdict) -> Finding:
     return Finding("bad", what, none)
 
 
-def ladder(config: Config) -> Iterator[Finding]:
+def _ladder(rungs: Sequence[Rung], run: RunState) -> Iterator[Finding]:
     """Whether each rung can be carried out, with the settings that the trainer has reported and can apply."""
-    run = observer_of(config, neighbours_of(config)).look(clock()).run
-    refusals = [_refusal(rung, run) for rung in config.policy.ladder]
+    refusals = [_refusal(rung, run) for rung in rungs]
     none_left = None not in refusals
     for why in refusals:
         if why is not None:
             follows = "no rung is left" if none_left else "it is skipped, and the next rung is tried"
             yield Finding("bad" if none_left else "note", "ladder", f"{why}; {follows}")
-    names = ", ".join(rung.name for rung in config.policy.ladder)
-    yield Finding("ok", "ladder", f"{len(config.policy.ladder)} rungs: {names}")
+    names = ", ".join(rung.name for rung in rungs)
+    yield Finding("ok", "ladder", f"{len(rungs)} rungs: {names}")
 
 
 def _refusal(rung: Rung, run: RunState) -> str | None:
@@ -297,4 +296,4 @@ def paging(config: Config) -> Iterator[Finding]:
 
 
 _BEFORE_ACTING = (state_folder, save_folder, account_and_machine, tensorboard, launcher)
-_CHECKS = (configuration, *_BEFORE_ACTING[:-1], journal, ladder, launcher, paging)
+_CHECKS = (configuration, *_BEFORE_ACTING[:-1], journal, launcher, paging)

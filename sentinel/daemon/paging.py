@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -23,7 +23,7 @@ from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Delivery, Outbox
 from sentinel.config import Config
 from sentinel.durable import write_atomically
-from sentinel.plan.page import Page, ended, page_from_json, pages
+from sentinel.plan.page import ended, page_from_json, pages
 from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 
@@ -32,31 +32,16 @@ log = logging.getLogger(__name__)
 _LAST_SECONDS = 5.0  # that are left to the outboxes where no person is needed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pager:
-    """One channel's outbox and its delivery."""
-
-    name: str
-    severity: str  # warning: every page; critical: the critical ones alone
-    outbox: Outbox
-    delivery: Delivery
-
-    def put(self, page: Page) -> None:
-        if self.severity == "warning" or page.severity == "critical":
-            self.outbox.put(page)
-            self.delivery.wake()
-
-
 class Paging:
     """The pages of one run. `append` raises errors of the incident log; no other method raises, or waits for a channel
     except `finish`."""
 
     def __init__(
-        self, folder: Path, incident_log: IncidentLog, pagers: Sequence[Pager], *, run: str, runbook: str
+        self, folder: Path, incident_log: IncidentLog, deliveries: Sequence[Delivery], *, run: str, runbook: str
     ) -> None:
         self._folder = folder
         self._log = incident_log
-        self._pagers = pagers
+        self._deliveries = deliveries
         self._run = run
         self._runbook = runbook
         self._started = False
@@ -77,15 +62,15 @@ class Paging:
         self._started = True
         self.follow()
         self._page_restart()
-        for pager in self._pagers:
-            pager.delivery.start()
+        for delivery in self._deliveries:
+            delivery.start()
 
     def follow(self) -> None:
         """Turns new events of the incident log into pages. One that can't be written is tried at the next call."""
-        if not self._pagers:
+        if not self._deliveries:
             return
-        for pager in self._pagers:
-            pager.delivery.look()
+        for delivery in self._deliveries:
+            delivery.look()
         try:
             self._follow()
         except (OSError, SentinelError) as error:
@@ -101,9 +86,9 @@ class Paging:
         """Pages that the watch ends by an error, which the incident log may not have."""
         page = ended(self._run, str(error), now_unix_s, runbook=self._runbook)
         try:
-            for pager in self._pagers:
-                pager.put(page)
-            if self._pagers:
+            for delivery in self._deliveries:
+                delivery.put(page)
+            if self._deliveries:
                 write_atomically(self._folder / "ended.json", dump_json(page.to_json()))
         except (OSError, SentinelError) as failure:
             self._report(f"can't write pages to the outbox: {failure}")
@@ -113,20 +98,20 @@ class Paging:
         if not self._started:
             return
         left = self._undelivered()
-        for pager in self._pagers:
-            if pager.name in left:
-                pager.delivery.wake()
+        for delivery in self._deliveries:
+            if delivery.name in left:
+                delivery.wake()
         end = time.monotonic() + within_s
         while self._undelivered() and time.monotonic() < end and not (or_when is not None and or_when.is_set()):
             time.sleep(0.05)
-        for pager in self._pagers:
-            pager.delivery.stop()
+        for delivery in self._deliveries:
+            delivery.stop()
         if left := self._undelivered():
             log.warning("pages not delivered: %s; the next watch of this run delivers them", ", ".join(left))
 
     def _undelivered(self) -> list[str]:
         try:
-            return [pager.name for pager in self._pagers if not pager.outbox.empty()]
+            return [delivery.name for delivery in self._deliveries if not delivery.outbox.empty()]
         except OSError as error:
             self._report(f"can't read the outboxes: {error}")
             return []
@@ -139,15 +124,15 @@ class Paging:
         failures: list[Exception] = []
         followed = self._read_followed(len(events))
         found = list(pages(events, self._run, runbook=self._runbook)) if set(followed.values()) != {len(events)} else []
-        for pager in self._pagers:
+        for delivery in self._deliveries:
             try:
                 for number, page in found:
-                    if number >= followed[pager.name]:
-                        pager.put(page)
+                    if number >= followed[delivery.name]:
+                        delivery.put(page)
             except (OSError, SentinelError) as error:
                 failures.append(error)
             else:
-                followed[pager.name] = len(events)
+                followed[delivery.name] = len(events)
         self._followed = followed
         try:
             if followed != self._remembered:
@@ -166,16 +151,16 @@ class Paging:
         except (FileNotFoundError, LineError):
             read = {}
         followed = {}
-        for pager in self._pagers:
-            known = [one[pager.name] for one in (read, self._followed) if pager.name in one]
+        for delivery in self._deliveries:
+            known = [one[delivery.name] for one in (read, self._followed) if delivery.name in one]
             newest = max(known, default=self._first or 0)
-            followed[pager.name] = newest if newest <= now else 0  # the log was replaced by a shorter one
+            followed[delivery.name] = newest if newest <= now else 0  # the log was replaced by a shorter one
         return followed
 
     def _decoded(self, data: Mapping[str, Any]) -> dict[str, int]:
         followed = data["events"]
         if isinstance(followed, int):  # one number for all channels, as older versions wrote it
-            return {pager.name: followed for pager in self._pagers}
+            return {delivery.name: followed for delivery in self._deliveries}
         return {name: int(events) for name, events in followed.items()}
 
     def _page_restart(self) -> None:
@@ -184,8 +169,8 @@ class Paging:
         try:
             page = bounded.read_record(note, page_from_json)
             again = replace(page, resolved=True, summary="sentinel watch was started again", time_unix_s=time.time())
-            for pager in self._pagers:
-                pager.put(again)
+            for delivery in self._deliveries:
+                delivery.put(again)
             note.unlink()
         except FileNotFoundError:
             return
@@ -199,13 +184,13 @@ class Paging:
 
 
 def paging_of(config: Config, near: Neighbours) -> Paging:
-    folder, of, pagers = near.state_dir / "pages", config.paging, []
+    folder, of = near.state_dir / "pages", config.paging
     pace = {"retry_up_to_s": of.retry_up_to_s, "give_up_after_s": of.give_up_after_s}
-    for settings in of.channels:
-        name, outbox = settings.name, Outbox(folder / settings.name)
-        delivery = Delivery(name, Channel(settings, os.environ), outbox, **pace)
-        pagers.append(Pager(name=name, severity=settings.severity, outbox=outbox, delivery=delivery))
-    return Paging(folder, near.incident_log, pagers, run=config.run.name, runbook=of.runbook)
+    deliveries = [
+        Delivery(one.name, Channel(one, os.environ), Outbox(folder / one.name), severity=one.severity, **pace)
+        for one in of.channels
+    ]
+    return Paging(folder, near.incident_log, deliveries, run=config.run.name, runbook=of.runbook)
 
 
 def check_pagers(config: Config) -> None:

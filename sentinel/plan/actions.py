@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -138,27 +138,9 @@ class AskForSave:
     reason: str
 
 
-KINDS = {
-    VerifyCheckpoint: "verify_checkpoint",
-    RestorePinned: "restore_pinned",
-    PrepareJob: "prepare_job",
-    StopJob: "stop_job",
-    QuarantineCheckpoints: "quarantine_checkpoints",
-    PointLatest: "point_latest",
-    CutTensorBoard: "cut_tensorboard",
-    BranchWandb: "branch_wandb",
-    WriteOverrides: "write_overrides",
-    StartJob: "start_job",
-    StartProbe: "start_probe",
-    StopProbe: "stop_probe",
-    AdoptProbe: "adopt_probe",
-    FollowBisect: "follow_bisect",
-    AskForSave: "ask_for_save",
-}
-_OfTheJob = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob
-_OfTheFiles = QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides | AskForSave
-_OfTheRun = _OfTheJob | _OfTheFiles
-Action = _OfTheRun | StartProbe | StopProbe | AdoptProbe | FollowBisect
+_OfTheRun = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob | AskForSave
+_MovesFiles = QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides
+Action = _OfTheRun | _MovesFiles | StartProbe | StopProbe | AdoptProbe | FollowBisect
 
 
 def to_json(action: Action) -> dict[str, Any]:
@@ -169,6 +151,15 @@ def span(tags: Sequence[str]) -> str:
     return tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
 
 
+def describe(action: Action) -> str:
+    return _NAMED[type(action)][1](action)
+
+
+def _moved(action: QuarantineCheckpoints) -> str:
+    later = f"{len(action.tags)} later checkpoint{'s' * (len(action.tags) > 1)}"
+    return f"move {later} ({span(action.tags)}) into the quarantine of {action.incident}"
+
+
 def _cut(action: CutTensorBoard) -> str:
     cut = f"cut TensorBoard at step {action.at.global_step}; what comes after stays readable as …-{action.rollback}"
     if not action.git_work_tree:
@@ -177,44 +168,37 @@ def _cut(action: CutTensorBoard) -> str:
     return f"{cut}. {where}: whatever commits or pushes there should wait"
 
 
-def describe(action: Action) -> str:
-    match action:
-        case StartProbe(probe):
-            return f"start the probe {probe} in its own folders"
-        case StopProbe(probe):
-            return f"stop the probe {probe} and see it gone"
-        case AdoptProbe(probe, tag, step, _, _):
-            return f"make the checkpoints of {probe} after step {step} up to {tag}, and its event files, the run's"
-        case FollowBisect(incident):
-            return f"follow the probes of {incident}'s bisect"
-        case _:
-            return _of_the_run(action)
+def _branched(action: BranchWandb) -> str:
+    if action.how == "rewind":
+        return f"rewind the W&B run to step {action.global_step}: this writes to the trainer's run"
+    way = "as a fork of" if action.how == "fork" else "with the history copied from"
+    return f"begin a W&B run …-{action.rollback} {way} the trainer's run up to step {action.global_step}"
 
 
-def _of_the_run(action: _OfTheRun) -> str:
-    match action:
-        case VerifyCheckpoint(tag):
-            return f"read {tag} whole and check it"
-        case RestorePinned(tag):
-            return f"bring {tag} back from its pin"
-        case PrepareJob(_, rollback, _):
-            return f"write and check what {rollback or 'the restart'} will submit"
-        case StopJob(jobs):
-            return f"stop the job ({', '.join(jobs)}) and see it gone"
-        case QuarantineCheckpoints(tags, incident, _):
-            later = f"{len(tags)} later checkpoint{'s' * (len(tags) > 1)}"
-            return f"move {later} ({span(tags)}) into the quarantine of {incident}"
-        case PointLatest(tag, _, _, _):
-            return "take `latest` away: start from scratch" if tag is None else f"point `latest` at {tag}"
-        case CutTensorBoard():
-            return _cut(action)
-        case BranchWandb(how, step, _, rollback):
-            way = "as a fork of" if how == "fork" else "with the history copied from"
-            began = f"begin a W&B run …-{rollback} {way} the trainer's run up to step {step}"
-            return began if how != "rewind" else f"rewind the W&B run to step {step}: this writes to the trainer's run"
-        case WriteOverrides(overrides):
-            return f"write overrides.json for {overrides.rollback}"
-        case StartJob(_, rollback):
-            return f"start the job again{f' as {rollback}' if rollback else ''}"
-        case AskForSave(step, _):
-            return f"ask the trainer for a save, for the early warning at step {step}"
+def _adopted(action: AdoptProbe) -> str:
+    later = f"the checkpoints of {action.probe} after step {action.after_step} up to {action.tag}"
+    return f"make {later}, and its event files, the run's"
+
+
+# its name in JSON, and what it is going to do; what it has done: `sentences`
+_NAMED: Mapping[type, tuple[str, Callable[[Any], str]]] = {
+    VerifyCheckpoint: ("verify_checkpoint", lambda a: f"read {a.tag} whole and check it"),
+    RestorePinned: ("restore_pinned", lambda a: f"bring {a.tag} back from its pin"),
+    PrepareJob: ("prepare_job", lambda a: f"write and check what {a.rollback or 'the restart'} will submit"),
+    StopJob: ("stop_job", lambda a: f"stop the job ({', '.join(a.jobs)}) and see it gone"),
+    QuarantineCheckpoints: ("quarantine_checkpoints", _moved),
+    PointLatest: (
+        "point_latest",
+        lambda a: f"point `latest` at {a.tag}" if a.tag else "take `latest` away: start from scratch",
+    ),
+    CutTensorBoard: ("cut_tensorboard", _cut),
+    BranchWandb: ("branch_wandb", _branched),
+    WriteOverrides: ("write_overrides", lambda a: f"write overrides.json for {a.overrides.rollback}"),
+    StartJob: ("start_job", lambda a: f"start the job again{f' as {a.rollback}' if a.rollback else ''}"),
+    StartProbe: ("start_probe", lambda a: f"start the probe {a.probe} in its own folders"),
+    StopProbe: ("stop_probe", lambda a: f"stop the probe {a.probe} and see it gone"),
+    AdoptProbe: ("adopt_probe", _adopted),
+    FollowBisect: ("follow_bisect", lambda a: f"follow the probes of {a.incident}'s bisect"),
+    AskForSave: ("ask_for_save", lambda a: f"ask the trainer for a save, for the early warning at step {a.step}"),
+}
+KINDS = {action: name for action, (name, _) in _NAMED.items()}

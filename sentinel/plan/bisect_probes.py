@@ -20,7 +20,7 @@ The probes, what each changes, and the cause that is named where the run then do
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -199,10 +199,6 @@ def _without(case: _Case, probe: Probe, first: int, last: int) -> Probe:
     return replace(probe, overrides=replace(plain, standing=replace(plain.standing, skipped=skipped)))
 
 
-def _reseeded(case: _Case, probe: Probe) -> _Made:
-    return _by_rung(case, probe, "the data not yet consumed in another order", reseed=True)
-
-
 def _in_fp32(case: _Case, probe: Probe) -> _Made:
     if case.baseline.precision == "fp32":
         raise ConfigError("the run computes in fp32 already")
@@ -235,11 +231,6 @@ def _longer_warmup(case: _Case, probe: Probe) -> _Made:
     return replace(probe, overrides=overrides), {} if factor is None else {"lr_warmup_factor": factor}
 
 
-def _slw(case: _Case, probe: Probe) -> _Made:
-    change = "a sequence length warmup from there on"
-    return _by_rung(case, probe, change, seqlen_start="by_size", seqlen_by_tokens=False)
-
-
 def _fresh_moments(case: _Case, probe: Probe) -> _Made:
     if not case.step:
         raise ConfigError("the window begins from scratch: there are no moments to reset")
@@ -258,14 +249,15 @@ def _elsewhere(case: _Case, probe: Probe) -> _Made:
     return replace(probe, environment=means.other_node_environment, change=f"running {where}"), {"note": where}
 
 
-_CHANGES = {
+_ORDER, _SLW = "the data not yet consumed in another order", "a sequence length warmup from there on"
+_CHANGES: Mapping[str, Callable[[_Case, Probe], _Made]] = {
     bisect.SKIP: _skip,
     bisect.OTHERS: _skip_others,
-    bisect.ORDER: _reseeded,
+    bisect.ORDER: lambda case, probe: _by_rung(case, probe, _ORDER, reseed=True),
     bisect.FP32: _in_fp32,
     bisect.LOWER_LR: _lower_lr,
     bisect.WARMUP: _longer_warmup,
-    bisect.SLW: _slw,
+    bisect.SLW: lambda case, probe: _by_rung(case, probe, _SLW, seqlen_start="by_size", seqlen_by_tokens=False),
     bisect.MOMENTS: _fresh_moments,
     bisect.NODE: _elsewhere,
 }

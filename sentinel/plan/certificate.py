@@ -12,7 +12,7 @@ from sentinel.plan.incident import Event, Incident, Rollback
 from sentinel.plan.incident_events import fold
 from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, SpoiltSpan
-from sentinel.plan.start_audit import StartAudit, audits_of
+from sentinel.plan.start_audit import audits_of
 
 REBUILT_STEPS = 1000  # after which Adam's second moment (beta2 = 0.999) has forgotten what a start has broken
 
@@ -99,7 +99,7 @@ def certificates(look: Look, *, pinned: Collection[str], manifests: Collection[s
                 whole=whole,
                 healthy=None if verdict is None else why is None,
                 verdict=verdict,
-                start=_word(audit),
+                start=None if audit is None else str(audit.verdict),
                 scanned=c.tag in read or c.tag in manifests or c.verified is True,
                 digest=c.tag in manifests,
                 pinned=c.tag in pinned,
@@ -107,10 +107,6 @@ def certificates(look: Look, *, pinned: Collection[str], manifests: Collection[s
             )
         )
     return tuple(made)
-
-
-def _word(audit: StartAudit | None) -> str | None:
-    return None if audit is None else str(audit.verdict)
 
 
 def _verdict(look: Look, checkpoint: Checkpoint) -> tuple[str | None, str | None]:

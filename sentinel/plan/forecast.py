@@ -86,9 +86,7 @@ class Coming(Described):
 
     global_step: int
     lr: float | None  # None: the schedule is not known, or goes by tokens or samples that can't be counted beforehand
-    seqlen: (
-        int | None
-    )  # tokens per sample; None: the validations decide it, or the trainer has not reported the full length
+    seqlen: int | None  # tokens per sample; None: the validations decide it, or the full length was not reported
     # samples of the step over all ranks, before they are rounded to micro-batches; None: not reported, or not countable
     global_batch_samples: int | None
     kept_tokens: int | None  # tokens of a sample that the dropping layers keep; None: all, or the length is not known

@@ -15,12 +15,13 @@ class Told:
 
     time_unix_s: float
     sentence: str
+    event: str  # its kind, as in the incident log
 
 
 def story(events: Iterable[Event], incident: str | None) -> tuple[Told, ...]:
     """What happened in an incident, in order; None is what belongs to none, such as restarts after crashes."""
     own = (event for event in with_proofs(events) if event.get("incident") == incident)
-    return tuple(Told(float(e["time_unix_s"]), said) for e in own if (said := sentence(e)) is not None)
+    return tuple(Told(float(e["time_unix_s"]), said, e["event"]) for e in own if (said := sentence(e)) is not None)
 
 
 def with_proofs(events: Iterable[Event]) -> Iterator[Event]:

@@ -31,19 +31,22 @@ class Trail:
         self.steps, self.digests = array("q"), array("q")
         self.variances, self.lrs = array("d"), array("d")
         for sample in samples:
-            self.steps.append(sample.global_step)
-            self.digests.append(-1 if sample.batch_digest is None else sample.batch_digest)
-            self.variances.append(-1.0 if sample.adam_variance_l1 is None else sample.adam_variance_l1)
-            self.lrs.append(-1.0 if sample.lr is None else sample.lr)
+            self.add(sample)
+
+    def add(self, sample: Sample) -> None:
+        self._add(sample.global_step, sample.batch_digest, sample.adam_variance_l1, sample.lr)
+
+    def _add(self, step: int, digest: int | None, variance: float | None = None, lr: float | None = None) -> None:
+        self.steps.append(step)
+        self.digests.append(-1 if digest is None else digest)
+        self.variances.append(-1.0 if variance is None else variance)
+        self.lrs.append(-1.0 if lr is None else lr)
 
     def foresee(self, step: int, digests: Iterable[int]) -> None:
         """What the steps after that one would be trained on, where they were not made."""
         for after, digest in enumerate(digests, step + 1):
             if not self.steps or after > self.steps[-1]:
-                self.steps.append(after)
-                self.digests.append(digest)
-                self.variances.append(-1.0)
-                self.lrs.append(-1.0)
+                self._add(after, digest)
 
     def lr(self, step: int) -> float | None:
         at = self._index(step)

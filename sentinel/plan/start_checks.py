@@ -127,8 +127,8 @@ def state(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield confirmed("state")
 
 
-def _same(was: float, now: float, tolerance: float = SAME_STATE) -> bool:
-    return math.isclose(was, now, rel_tol=tolerance) or (math.isnan(was) and math.isnan(now))
+def _same(was: float, now: float) -> bool:
+    return math.isclose(was, now, rel_tol=SAME_STATE) or (math.isnan(was) and math.isnan(now))
 
 
 def _state_by_first_step(start: Start, saved: float) -> Check:

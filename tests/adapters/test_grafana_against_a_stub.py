@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.grafana.shipped import differences, fitted, shipped
-from sentinel.cli.dashboards import Target, diff, export, push
-from sentinel.config import Config, load_config
+from sentinel.cli.dashboards import dashboards
 from sentinel.plan.annotations import Annotation
 from sentinel.vocabulary.errors import ConfigError, GrafanaUnavailable
 from sentinel.vocabulary.sample import Sample, encode
@@ -56,8 +55,8 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 def test_a_push_brings_folder_and_dashboards_and_a_second_one_changes_nothing(
     stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aim = Target(url=stub.url, datasource="prom", pages="https://sentinel.example.com/")
-    assert push(aim, None, as_json=True) == 0
+    aim: dict[str, Any] = {"url": stub.url, "datasource": "prom", "pages": "https://sentinel.example.com/"}
+    assert dashboards("push", **aim, as_json=True) == 0
     assert set(told(capsys).values()) == {"created"}
     assert stub.folders == {"sentinel": "Sentinel"}
     assert set(stub.dashboards) == {"sentinel-fleet", "sentinel-itself", "sentinel-spike-triage"}
@@ -66,7 +65,7 @@ def test_a_push_brings_folder_and_dashboards_and_a_second_one_changes_nothing(
         assert variables["datasource"]["current"]["value"] == "prom"
         assert variables["incidents"]["query"] == "https://sentinel.example.com"
     written = len(stub.writes())
-    assert push(aim, None, as_json=True) == 0
+    assert dashboards("push", **aim, as_json=True) == 0
     assert set(told(capsys).values()) == {"unchanged"}
     assert len(stub.writes()) == written
 
@@ -74,17 +73,17 @@ def test_a_push_brings_folder_and_dashboards_and_a_second_one_changes_nothing(
 def test_a_diff_names_what_a_person_has_changed_and_writes_nothing(
     stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aim = Target(url=stub.url)
-    assert diff(aim, as_json=True) == 1
+    aim: dict[str, Any] = {"url": stub.url}
+    assert dashboards("diff", **aim, as_json=True) == 1
     assert stub.writes() == []
-    push(aim, None, as_json=True)
+    dashboards("push", **aim, as_json=True)
     capsys.readouterr()
-    assert diff(aim, as_json=True) == 0
+    assert dashboards("diff", **aim, as_json=True) == 0
     assert json.loads(capsys.readouterr().out) == []
     stub.dashboards["sentinel-fleet"]["panels"][0]["title"] = "Mine"
-    assert diff(aim, as_json=True) == 1
+    assert dashboards("diff", **aim, as_json=True) == 1
     assert told(capsys) == {"fleet.json": "panels[0].title"}
-    assert push(aim, None, as_json=True) == 0
+    assert dashboards("push", **aim, as_json=True) == 0
     assert told(capsys)["fleet.json"] == "changed"
     assert stub.dashboards["sentinel-fleet"]["version"] == 2
 
@@ -101,7 +100,7 @@ def test_a_datasource_that_is_no_prometheus_is_refused_before_anything_is_writte
     stub: Stub, uid: str, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        push(Target(url=stub.url, datasource=uid), None, as_json=True)
+        dashboards("push", url=stub.url, datasource=uid, as_json=True)
     assert stub.writes() == []
 
 
@@ -118,7 +117,7 @@ def test_what_grafana_writes_into_a_dashboard_is_no_difference() -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Config:
+def run(tmp_path: Path) -> str:
     """A run that diverged, was rolled back and recovered, by what it left behind."""
     state = tmp_path / "state"
     (state / "attempts").mkdir(parents=True)
@@ -134,14 +133,14 @@ def run(tmp_path: Path) -> Config:
     ]
     (state / "incidents.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (tmp_path / "tr8.toml").write_text('[run]\nname = "tr8 & co"\ncheckpoints = "saved"\nstate_dir = "state"\n')
-    return load_config(tmp_path / "tr8.toml")
+    return str(tmp_path / "tr8.toml")
 
 
 def test_a_push_marks_onset_alarm_rollback_and_later_the_recovery(
-    stub: Stub, run: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stub: Stub, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aim = Target(url=stub.url)
-    push(aim, run, as_json=True)
+    aim: dict[str, Any] = {"url": stub.url}
+    dashboards("push", **aim, run=run, as_json=True)
     assert {name for name in told(capsys) if "/" in name} == {
         "incident-1/onset",
         "incident-1/alarm",
@@ -157,7 +156,7 @@ def test_a_push_marks_onset_alarm_rollback_and_later_the_recovery(
     closed = {"event": "closed", "incident": "incident-1", "time_unix_s": 1200.0, "outcome": "recovered", "reason": "r"}
     with (tmp_path / "state" / "incidents.jsonl").open("a") as log:
         log.write(json.dumps(closed) + "\n")
-    push(aim, run, as_json=True)
+    dashboards("push", **aim, run=run, as_json=True)
     outcomes = {name: outcome for name, outcome in told(capsys).items() if "/" in name}
     assert outcomes.pop("incident-1/recovery") == "created"
     assert set(outcomes.values()) == {"unchanged"}
@@ -233,7 +232,7 @@ def test_a_wrong_token_is_a_matter_of_configuration_and_is_not_shown(stub: Stub)
 def test_a_provisioned_dashboard_is_refused_in_grafanas_own_words(stub: Stub) -> None:
     stub.provisioned = True
     with pytest.raises(ConfigError, match="Cannot save provisioned dashboard"):
-        push(Target(url=stub.url), None, as_json=True)
+        dashboards("push", url=stub.url, as_json=True)
 
 
 @pytest.mark.parametrize("url", ["grafana:3000", "https://", "ftp://g", "https://u:p@g", "https://g?orgId=1"])
@@ -246,15 +245,15 @@ def test_an_address_that_is_none_or_has_a_password_in_it_is_refused(url: str) ->
 def test_the_token_can_be_in_a_file(stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRAFANA_TOKEN")
     with pytest.raises(ConfigError, match="GRAFANA_TOKEN"):
-        diff(Target(url=stub.url), as_json=True)
+        dashboards("diff", url=stub.url, as_json=True)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    assert diff(Target(url=stub.url, token_file=tmp_path / "token"), as_json=True) == 1
+    assert dashboards("diff", url=stub.url, token_file=tmp_path / "token", as_json=True) == 1
 
 
 def test_an_export_is_what_a_push_would_bring(stub: Stub, tmp_path: Path) -> None:
-    aim = Target(url=stub.url, datasource="prom", pages="https://s")
-    push(aim, None, as_json=True)
-    assert export(aim, tmp_path / "out", as_json=True) == 0
+    aim: dict[str, Any] = {"url": stub.url, "datasource": "prom", "pages": "https://s"}
+    dashboards("push", **aim, as_json=True)
+    assert dashboards("export", **aim, output=tmp_path / "out", as_json=True) == 0
     for name in shipped():
         document = json.loads((tmp_path / "out" / name).read_text())
         assert differences(stub.dashboards[document["uid"]], document) == []

@@ -98,6 +98,18 @@ def test_a_logit_that_is_no_number_is_the_largest_and_one_that_grows_below_the_l
     assert with_logits(np.geomspace(0.1, 99, STEPS)).warnings == ()
 
 
+@pytest.mark.parametrize("slope", [1e-4, 2e-4])
+def test_a_logit_above_its_limit_makes_no_slow_climb_a_divergence_sooner(slope: float) -> None:
+    steps = np.arange(1, STEPS + 1)
+    climbs = noisy(2.0, 0.01, 1) + slope * np.clip(steps - 600, 0, None)
+    alarms = []
+    for logit in (20.0, 150.0):
+        series = judged(loss=climbs, attention_logit_max=np.where(steps < 700, 20.0, logit))
+        assert series.alarm is not None
+        alarms.append((series.alarm.verdict_step, series.alarm.onset_range))
+    assert alarms[0] == alarms[1]
+
+
 def test_a_warning_passes_once_nothing_rises_any_more() -> None:
     back = np.where(np.arange(STEPS) < 760, RISE, 0.0)
     series = judged(grad_norm=noisy(1 + 3 * back, 0.1, 2), adam_variance_max=noisy(0.1 * (1 + 2 * back), 0.02, 3))

@@ -142,7 +142,7 @@ def test_a_probe_that_was_left_running_is_followed_on_and_not_begun_anew(tmp_pat
     trainers = Trainers()
     probe = TASK.probe(Pacing(8, 40))
     life = made(tmp_path, trainers)._probes.record.begin(probe, now=0.0)
-    trainers.job(probe, tmp_path / life.name).begin(probe.overrides)
+    trainers.job(probe, tmp_path / life.name).begin(probe, tmp_path / "checkpoints")
     said: list[str] = []
     tuned(tmp_path, trainers, said)
     assert trainers.started == ["start8-T40", "start8-T20"]

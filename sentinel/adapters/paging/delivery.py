@@ -12,7 +12,7 @@ from threading import Event, Lock, Thread
 from sentinel import bounded
 from sentinel.adapters.paging.channels import Channel
 from sentinel.durable import sync_folder, write_atomically
-from sentinel.plan.page import Page, page_from_json
+from sentinel.plan.page import Page, Severity, page_from_json
 from sentinel.vocabulary.errors import LineError, PagerError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 
@@ -77,11 +77,18 @@ class Delivery:
     thread is there while there is something to deliver: a thousand runs that are well need no thousand threads."""
 
     def __init__(
-        self, name: str, channel: Channel, outbox: Outbox, *, retry_up_to_s: float, give_up_after_s: float
+        self,
+        name: str,
+        channel: Channel,
+        outbox: Outbox,
+        *,
+        retry_up_to_s: float,
+        give_up_after_s: float,
+        severity: Severity = "warning",
     ) -> None:
-        self._name = name
+        self.name, self.outbox = name, outbox
+        self._severity = severity  # warning: every page; critical: the critical ones alone
         self._channel = channel
-        self._outbox = outbox
         self._retry_up_to_s = retry_up_to_s
         self._give_up_after_s = give_up_after_s
         self._wake = Event()
@@ -96,6 +103,12 @@ class Delivery:
     def start(self) -> None:
         self._started = True
         self._look()
+
+    def put(self, page: Page) -> None:
+        """Takes a page on, where the channel is for such; returns when it is on the disk."""
+        if self._severity == "warning" or page.severity == "critical":
+            self.outbox.put(page)
+            self.wake()
 
     def wake(self) -> None:
         self._wake.set()
@@ -114,7 +127,7 @@ class Delivery:
     def _look(self) -> None:
         self._looked_s = time.monotonic()
         try:
-            empty = self._outbox.empty()
+            empty = self.outbox.empty()
         except OSError:  # the thread says so, and tries again
             empty = False
         if not empty:
@@ -124,11 +137,11 @@ class Delivery:
         with self._lock:
             if self._is_idle and self._started and not self._stopped.is_set():
                 run = copy_context().run  # its lines name the run that they are about
-                thread = Thread(target=run, args=(self._run,), name=f"page-{self._name}", daemon=True)
+                thread = Thread(target=run, args=(self._run,), name=f"page-{self.name}", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError as error:  # there can be no more threads just now: the next look tries again
-                    log.error("no thread can be started for the pages by %s: %s", self._name, error)
+                    log.error("no thread can be started for the pages by %s: %s", self.name, error)
                 else:
                     self._thread = thread
 
@@ -166,7 +179,7 @@ class Delivery:
         behind: set[str] = set()
         last: PagerError | None = None
         try:
-            for page in self._outbox.waiting():
+            for page in self.outbox.waiting():
                 if self._stopped.is_set():
                     break
                 if page.key in behind or self._is_too_old(page):
@@ -186,13 +199,11 @@ class Delivery:
         except SentinelError as error:
             failed = error if isinstance(error, PagerError) else PagerError(str(error))
         except Exception as error:  # noqa: BLE001 - the top of a thread: one that is gone pages nobody
-            failed = PagerError(
-                f"{type(error).__name__}: an error of sentinel's own"
-            )  # its text may quote what was sent
+            failed = PagerError(f"{type(error).__name__}: an error of sentinel's own")  # its text may quote a secret
         else:
-            self._outbox.delivered(page)
+            self.outbox.delivered(page)
             self._reported = None
-            log.info("page %s has arrived by %s", page.id, self._name)
+            log.info("page %s has arrived by %s", page.id, self.name)
             return None
         self._say(failed)
         return failed
@@ -200,12 +211,12 @@ class Delivery:
     def _say(self, failed: PagerError) -> None:
         level = logging.DEBUG if str(failed) == self._reported else logging.WARNING
         self._reported = str(failed)
-        log.log(level, "a page can't be delivered by %s: %s; trying again", self._name, failed)
+        log.log(level, "a page can't be delivered by %s: %s; trying again", self.name, failed)
 
     def _is_too_old(self, page: Page) -> bool:
         age_s = time.time() - page.time_unix_s
         if age_s <= self._give_up_after_s:
             return False
-        log.error("page %s is given up after %.0f s: %s never took it; it is kept", page.id, age_s, self._name)
-        self._outbox.give_up(page)
+        log.error("page %s is given up after %.0f s: %s never took it; it is kept", page.id, age_s, self.name)
+        self.outbox.give_up(page)
         return True

@@ -6,6 +6,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 
 from sentinel.adapters.prometheus.api import Api, TooMuch
 from sentinel.adapters.prometheus.scrapes import Looked, Scrape, Steps, scrapes_of
@@ -29,22 +30,19 @@ _MOST_REQUESTS = 100
 _LONGEST_POLL_S = 30.0
 
 
+@dataclass(eq=False)
 class ScrapedRuns:
     """The runs that one Prometheus is asked about: one of them, or a fleet's. For any threads, but one for each run."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        selector: str | None = None,
-        longest_poll_s: float = _LONGEST_POLL_S,
-        now: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.queries = SharedQueries(api, selector)
-        self.longest_poll_s = longest_poll_s
-        self.now = now
-        self.monotonic = monotonic
+    api: Api
+    _: KW_ONLY
+    selector: str | None = None
+    longest_poll_s: float = _LONGEST_POLL_S
+    now: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.queries = SharedQueries(self.api, self.selector)
 
     def run(self, name: str, lookback_s: float = 86_400.0) -> ScrapedRun:
         return ScrapedRun(self, name, lookback_s)

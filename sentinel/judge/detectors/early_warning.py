@@ -130,8 +130,9 @@ class EarlyWarnings(Detector):
 
     @property
     def agrees(self) -> bool:
-        """Whether a warning is in force that rests on more than the loss."""
-        return self.now is not None and self.now.signals != ("loss",)
+        """Whether a warning is in force that rests on more than the loss, or a logit above its limit: healthy runs have
+        such logits too."""
+        return self.now is not None and not {*self.now.signals} <= {"loss", "attention_logit_max"}
 
     def is_quiet(self, samples: Samples, known: Known) -> bool:
         logit = samples.readings.get("attention_logit_max")

@@ -12,7 +12,7 @@ import numpy as np
 from sentinel.judge.analysis.first_mover import first_moved_of_readings
 from sentinel.judge.readings import Readings
 from sentinel.plan.incident import PROOFS, Incident, Proof, Rollback, answer_of, overrides_to_json
-from sentinel.plan.sentences import sentence, with_proofs
+from sentinel.plan.sentences import story
 from sentinel.reports.past import PageSettings, Past, joined
 from sentinel.reports.triage.curves import layer_points
 
@@ -35,20 +35,12 @@ def incident_document(incident: Incident, past: Past, settings: PageSettings) ->
     return {
         "incident": incident.id,
         **{name: getattr(incident, name) for name in (*_FIELDS, "reason", "led_by")},
-        "story": list(_lines(events)),
+        "story": [asdict(one) | {"tone": _TONES.get(one.event, "done")} for one in story(events, incident.id)],
         "plans": [_plan(e, incident, events, settings.scripts) for e in events if e["event"] in _PLANS],
         "commands": _commands(incident, settings.run_option),
         "suspects": suspects(incident, past, settings.texts),
         "bisect": settings.bisects.get(incident.id),
     }
-
-
-def _lines(events: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for event in with_proofs(events):
-        line = sentence(event)
-        if line is not None:
-            tone = _TONES.get(event["event"], "done")
-            yield {"time_unix_s": float(event["time_unix_s"]), "sentence": line, "tone": tone, "event": event["event"]}
 
 
 def _plan(
