@@ -138,7 +138,10 @@ class CurriculumSampler:
         self._size = self._drawn = self._first = self._members = _NOTHING
 
     def _join(self, before: Counts, now: Counts) -> None:
-        size = now[0] - before[0] if len(now) == 1 else self._found(before, now)
+        size = now[0] - before[0]
+        if len(now) > 1:  # no index has what joins side by side
+            joined = self.pool.joined(before, now)
+            self._members, size = np.concatenate([self._members.astype(joined.dtype), joined]), len(joined)
         self._up_to = [*self._up_to, now]
         self._first = np.append(self._first, self._size.sum())
         self._size = np.append(self._size, size)
@@ -146,12 +149,6 @@ class CurriculumSampler:
         self._seeds = [*self._seeds, ((0, self._seed),)]
         self._left += size
         self._changed()
-
-    def _found(self, before: Counts, now: Counts) -> int:
-        """Looks for what joins, where no index has it side by side, and keeps it; how many there are."""
-        joined = self.pool.joined(before, now)
-        self._members = np.concatenate([self._members.astype(joined.dtype), joined])
-        return len(joined)
 
     def _go_to(self, progress: Progress) -> None:
         self.position, self.step, self._pass = progress.position, progress.step, progress.passes

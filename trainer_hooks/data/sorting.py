@@ -4,8 +4,6 @@ short piece of every run, and all of these pieces together fit in memory."""
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -78,20 +76,6 @@ def sort_values(values: Path, folder: Path, run_samples: int = RUN_SAMPLES) -> i
     return out.close()
 
 
-class _OnDisk:
-    """Numbers in a file, one at a time. A map of the file would keep far more of it in memory than is looked at."""
-
-    def __init__(self, file: int, dtype: np.dtype[Any]) -> None:
-        self._file, self._dtype = file, dtype
-
-    def __len__(self) -> int:
-        return os.fstat(self._file).st_size // self._dtype.itemsize
-
-    def __getitem__(self, number: int) -> Any:
-        item = self._dtype.itemsize
-        return np.frombuffer(os.pread(self._file, item, number * item), dtype=self._dtype)[0]
-
-
 class _Runs:
     """Sorted runs, end to end in one file of values and one of sample numbers."""
 
@@ -143,10 +127,14 @@ class _Runs:
     def _upto(
         self, begins: Sequence[int], ends: Sequence[int], limit: Any, side: Literal["left", "right"]
     ) -> list[int]:
-        find = bisect_right if side == "right" else bisect_left
-        with self._paths[0].open("rb") as file:
-            values = _OnDisk(file.fileno(), self._dtypes[0])
-            return [find(values, limit, begin, end) for begin, end in zip(begins, ends, strict=True)]
+        found = []
+        for begin, end in zip(begins, ends, strict=True):
+            left = end - begin  # mapped run by run, and let go of: a map keeps far more in memory than is looked at
+            run = (
+                np.memmap(self._paths[0], self._dtypes[0], "r", begin * self._dtypes[0].itemsize, left) if left else ()
+            )
+            found.append(begin + int(np.searchsorted(run, limit, side)))
+        return found
 
     def _read(self, begin: int, end: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         values, samples = (

@@ -96,7 +96,13 @@ class MetricsServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._closing = threading.Event()
-        _close_in_children(self)
+        known = weakref.ref(self)
+
+        def close_in_child() -> None:  # a data loader's workers are forks of the trainer: they would keep the port
+            if (ours := known()) is not None:
+                ours._listening.close()
+
+        os.register_at_fork(after_in_child=close_in_child)
         self._thread = threading.Thread(target=self._run, name="sentinel-exporter", daemon=True)
         self._thread.start()
 
@@ -125,7 +131,9 @@ class MetricsServer:
             if self._closing.wait(_COMES_BACK_S):
                 return
             try:
-                self._listen_again()
+                if not self._listens():
+                    self._let_go()
+                    self._listening = _bound(self._listening.family, self._place)  # which are announced
             except OSError as error:
                 self._failed(error)
 
@@ -199,25 +207,8 @@ class MetricsServer:
         except OSError:  # closed, or another kind of file by now
             return False
 
-    def _listen_again(self) -> None:
-        """At the same address and port, which are announced. Raises OSError."""
-        if not self._listens():
-            self._let_go()
-            self._listening = _bound(self._listening.family, self._place)
-
     def _let_go(self) -> None:
         if self._is_ours():
             self._listening.close()
         else:
             self._listening.detach()  # its number belongs to another file by now
-
-
-def _close_in_children(server: MetricsServer) -> None:
-    """A data loader's workers are forks of the trainer: they would keep the port after its end."""
-    known = weakref.ref(server)
-
-    def close() -> None:
-        if (ours := known()) is not None:
-            ours._listening.close()
-
-    os.register_at_fork(after_in_child=close)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -40,26 +39,13 @@ _readings = attrgetter(*(metric.field for metric in WINDOW_MAXIMA))
 _at_intervals = attrgetter(*(metric.field for metric in INTERVAL_METRICS))
 
 
-class Counts(NamedTuple):
-    """Steps of the attempt so far."""
-
-    steps: int = 0
-    spikes: int = 0  # With a loss ratio above 1.2; inf, which is that of a loss that is not finite, counts
-    nonfinite: int = 0  # With a loss of nan or inf
-    skipped: int = 0
-
-
-_NONE = Counts()
-
-
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Up to and with one step. Each step makes a new object, so a reader never sees half of a step."""
 
     window_s: float  # How long a maximum shows at least
-    counts: Counts = _NONE
-    # Of each of the counts the last step that it has counted, for exemplars.
-    counted: tuple[Sample | None, ...] = (None,) * len(Counts._fields)
+    counts: tuple[int, ...] = (0,) * len(COUNTERS)  # Of each of COUNTERS the steps of the attempt so far
+    counted: tuple[Sample | None, ...] = (None,) * len(COUNTERS)  # Of each the last step, for exemplars
     latest: Sample | None = None
     measured: tuple[float | None, ...] = (None,) * len(INTERVAL_METRICS)  # Of each of INTERVAL_METRICS the last reading
     # (number of the slice since the clock began, the largest of each of WINDOW_MAXIMA in it), the oldest first.
@@ -80,7 +66,7 @@ class Totals:
         measured = tuple([old if new is None else new for old, new in zip(self.measured, news, strict=True)])
         return Totals(
             window_s=self.window_s,
-            counts=Counts(*[count + hit for count, hit in zip(self.counts, hits, strict=True)]),
+            counts=tuple([count + hit for count, hit in zip(self.counts, hits, strict=True)]),
             counted=tuple([sample if hit else last for last, hit in zip(self.counted, hits, strict=True)]),
             latest=sample,
             measured=measured,
@@ -173,17 +159,15 @@ class StepCollector(Collector):
     def _counter(self, counter: Exported, count: int, step: Sample | None = None) -> Metric:
         family = CounterMetricFamily(counter.name, counter.help, labels=_LABELS)
         labels = dict(zip(_LABELS, self._labels, strict=True))  # older versions take no exemplar in add_metric
-        family.add_sample(counter.name, labels, count, exemplar=None if step is None else _of_step(step))
+        exemplar_of = None
+        if step is not None:  # run and attempt are the series' own labels; a step can be none: there are too many
+            readings = {"global_step": step.global_step, "loss": float(step.loss), "loss_ratio": step.loss_ratio}
+            shown = exemplar(readings, step.time_unix_s)
+            exemplar_of = Exemplar(dict(shown.labels), shown.value, shown.time_unix_s)
+        family.add_sample(counter.name, labels, count, exemplar=exemplar_of)
         return family
 
     def _gauge(self, name: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, _HELP[name], labels=_LABELS)
         family.add_metric(self._labels, float(value))
         return family
-
-
-def _of_step(step: Sample) -> Exemplar:
-    """Which step it was. Run and attempt are the series' own labels; a step can be none: there are too many."""
-    readings = {"global_step": step.global_step, "loss": float(step.loss), "loss_ratio": step.loss_ratio}
-    shown = exemplar(readings, step.time_unix_s)
-    return Exemplar(dict(shown.labels), shown.value, shown.time_unix_s)

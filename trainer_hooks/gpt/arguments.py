@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -148,12 +149,5 @@ def _json(text: str) -> dict[str, Any]:
 
 def shape(settings: argparse.Namespace) -> Shape:
     """The model's shape: the preset's, with what the arguments change."""
-    preset = PRESETS[settings.preset]
-    return Shape(
-        layers=preset.layers,
-        width=preset.width,
-        heads=preset.heads,
-        seqlen=settings.seqlen or preset.seqlen,
-        block_layernorm=not settings.no_block_layernorm,
-        dropout=settings.dropout,
-    )
+    preset, norms = PRESETS[settings.preset], not settings.no_block_layernorm
+    return replace(preset, seqlen=settings.seqlen or preset.seqlen, block_layernorm=norms, dropout=settings.dropout)

@@ -148,7 +148,11 @@ class DataPath:
         progress.skipped = self.order.skipped
         progress.warmup = self.warmup.state()
         progress.layer_tokens = self.layer_tokens.by_layer
-        progress.curriculum = curriculum_state(self.order, self._schedules.curriculum)
+        curriculum, order = self._schedules.curriculum, self.order
+        if curriculum is not None and isinstance(order, CurriculumOrder):
+            progress.curriculum = {"indexes": _indexes(curriculum), "order": order.state()}
+        else:
+            progress.curriculum = None
 
 
 def data_order(
@@ -175,28 +179,20 @@ def data_order(
     )
 
 
-def curriculum_state(
-    order: DataOrder | CurriculumOrder, curriculum: CurriculumSchedule | None
-) -> dict[str, Any] | None:
-    """For the checkpoint: what `data_order` goes on from."""
-    if curriculum is None or isinstance(order, DataOrder):
-        return None
-    return {"indexes": _indexes(curriculum), "order": order.state()}
-
-
 def _indexes(curriculum: CurriculumSchedule) -> dict[str, str]:
     return {name: metric.index for name, metric in curriculum.metrics.items()}
 
 
 def _paces(curriculum: CurriculumSchedule, settings: argparse.Namespace) -> list[Pace]:
     rows = open_rows(settings.data, seqlen=shape(settings).seqlen, validation_share=settings.validation_share)
-    paces = []
-    for name, metric in curriculum.metrics.items():
-        index = _index(Path(metric.index), name, rows)
-        difficulty = metric.difficulty
-        by_value = difficulty.kind == "value"
-        paces.append(Pace(index=index, difficulty=difficulty, kind="value" if by_value else "percentile"))
-    return paces
+    return [
+        Pace(
+            index=_index(Path(metric.index), name, rows),
+            difficulty=metric.difficulty,
+            kind="value" if metric.difficulty.kind == "value" else "percentile",
+        )
+        for name, metric in curriculum.metrics.items()
+    ]
 
 
 def _index(folder: Path, name: str, rows: Rows) -> Index:

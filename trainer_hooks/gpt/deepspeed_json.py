@@ -32,10 +32,8 @@ def users_own(settings: argparse.Namespace) -> tuple[dict[str, Any], DataEfficie
         raise ConfigError(f"{path}: curriculum_learning and data_efficiency both pace the sequence length; leave one")
     if seqlen is not None:
         told = replace(told, seqlen=seqlen)
-    return {key: value for key, value in config.items() if key not in _PERFORMED}, told
-
-
-_PERFORMED = ("curriculum_learning", "data_efficiency")
+    performed = ("curriculum_learning", "data_efficiency")
+    return {key: value for key, value in config.items() if key not in performed}, told
 
 
 def deepspeed_config(

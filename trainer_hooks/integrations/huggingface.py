@@ -86,7 +86,10 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._folder = state_folder(self._attach_options.get("state_dir"), self._attach_options.get("run", "run"))
         decided = agreed_overrides(self._folder)
         with self._guard("attach") if decided is None else _refusing():
-            self._engine = _engine_of(self._trainer)
+            if (why := why_no_engine(self._trainer)) is not None:
+                raise TypeError(f"this training can't be measured: {why}")
+            with_deepspeed = getattr(self._trainer, "is_deepspeed_enabled", False)
+            self._engine = self._trainer.model_wrapped if with_deepspeed else AccelerateEngine(self._trainer)
             self._applied = self._apply(state, train_dataloader, decided)
         with self._guard("attach"):
             if self._applied is not None:
@@ -246,12 +249,6 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             self._watching = None
         if hook is not None:
             hook.close(reason)
-
-
-def _engine_of(trainer: Any) -> Any:
-    if (why := why_no_engine(trainer)) is not None:
-        raise TypeError(f"this training can't be measured: {why}")
-    return trainer.model_wrapped if getattr(trainer, "is_deepspeed_enabled", False) else AccelerateEngine(trainer)
 
 
 @contextmanager

@@ -37,10 +37,10 @@ class Lengths:
 
     def __init__(self, trainer: Any, guard: Guard, schedule: SeqlenSchedule, state: Mapping[str, Any] | None) -> None:
         self.schedule = schedule
-        self._trainer = trainer
-        self._pacing = followed(schedule)
-        if state is not None and isinstance(self._pacing, Following):
-            self._pacing.load(state)
+        self._trainer, self._pacing = trainer, followed(schedule)
+        self._following = self._pacing if isinstance(self._pacing, Following) else None
+        if state is not None and self._following is not None:
+            self._following.load(state)
         if schedule.warms_up:
             self._take_over(guard, trainer.get_batch_samples, trainer._get_num_items_in_batch)
 
@@ -69,11 +69,11 @@ class Lengths:
         return int(min(max(self._pacing.seqlen(step), 2), self.schedule.full))
 
     def validated(self, perplexity: float, step: int) -> None:
-        if isinstance(self._pacing, Following):
-            self._pacing.validated(perplexity, step)
+        if self._following is not None:
+            self._following.validated(perplexity, step)
 
     def state(self) -> dict[str, Any] | None:
-        return self._pacing.state() if isinstance(self._pacing, Following) else None
+        return self._following.state() if self._following is not None else None
 
     def close(self) -> None:
         """Batches are left alone again."""

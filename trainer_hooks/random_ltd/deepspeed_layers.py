@@ -54,7 +54,9 @@ class DeepSpeedLtd:
         for module in self._wrapped.values():
             module._register_state_dict_hook(_leave_out)
             module._register_load_state_dict_pre_hook(_insert)
-        self._scheduler.get_value = self._kept_now  # what engine.forward asks
+        self._scheduler.get_value = lambda _: (  # what engine.forward asks
+            self._turn.kept if self._turn.kept is not None else int(self._scheduler.state["max_value"])
+        )
 
     def begin(self, step: int, micro_batch: int = 0) -> None:
         """Micro-batch `micro_batch` (from 0) of the step that makes update number `step` begins."""
@@ -74,9 +76,6 @@ class DeepSpeedLtd:
         """Takes DeepSpeed's layers out of the model again."""
         for name, module in self._wrapped.items():
             recursive_setattr(self._model, name, module.random_ltd_layer)
-
-    def _kept_now(self, _global_steps: int) -> int:
-        return self._turn.kept if self._turn.kept is not None else int(self._scheduler.state["max_value"])
 
     def _draw(
         self, kept: int, seqlen: int, samples: int, layers: int, device: torch.device, mask: Tensor | None

@@ -19,8 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer_hooks.sample.measurement import Measurement
-from trainer_hooks.sample.reading import RankReading, Reading, reading_of
+from trainer_hooks.sample.reading import Measurement, Reading, reading_of, rows_of
 
 _FAN = 64  # ranks of one group: each has at most 63 connections
 _POLL_S = 50e-6  # between two polls of a reduction or a measurement that is waited for
@@ -174,17 +173,16 @@ class Gathering:
             self._start_one(step)
 
     def _start_one(self, step: _Step) -> None:
-        reading = RankReading(global_step=step.global_step, failed=True)
-        none = len(self._layers)
+        reading, none = None, len(self._layers)
         sums, tops = [0.0] * 2 * none, [-math.inf] * none
         try:
             if step.measurement is not None:
                 reading = step.measurement.rank_reading()
                 if step.layered:
-                    rows = step.measurement.layer_rows(self._layers)
-                    sums, tops = rows.sums, rows.tops
+                    sums, tops = step.measurement.layer_rows(self._layers)
         finally:  # every rank takes part, whatever it could read
-            step.reductions.append(self._ranks.start(reading.sums(self._ranks.world), reading.tops()))
+            rows = rows_of(reading, global_step=step.global_step, world=self._ranks.world)
+            step.reductions.append(self._ranks.start(*rows))
             if step.layered and self._layers:
                 step.reductions.append(self._ranks.start(sums, tops))
 

@@ -20,6 +20,8 @@ class Piece:
     # (n,) contiguous, of the same elements: the parameter that the optimizer steps (the float32 master, if any).
     parameter: Tensor | None = None
     group: int = 0  # Which of the AdamConstants belong to it
+    layer: str | None = None  # None where DeepSpeed does not tell whose it is
+    share: float = 1.0  # What each of its elements counts in a sum over all ranks, 0 to 1
 
     def __post_init__(self) -> None:
         shapes = {tuple(t.shape) for t in self.present}
