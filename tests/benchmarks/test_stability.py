@@ -24,7 +24,7 @@ from sentinel.vocabulary.sample import Sample, Validation
 from sentinel.vocabulary.training_settings import TrainingSettings
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.data import load_corpus
-from trainer_hooks.gpt.deepspeed_json import users_own
+from trainer_hooks.gpt.arguments import users_own
 from trainer_hooks.gpt.schedules import Schedules
 
 ROOT = Path(__file__).parents[2]

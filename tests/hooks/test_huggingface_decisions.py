@@ -18,7 +18,7 @@ from sentinel.vocabulary.pacing import BatchSizeSchedule
 from tests.hooks.callback_decisions import ADAM, ANCHOR, LENGTHS, LR, SAMPLES, SEQLEN, STEPS
 from tests.hooks.torchrun import lines_of
 from trainer_hooks.integrations.huggingface_applied import refuse
-from trainer_hooks.integrations.huggingface_lr import schedule_of
+from trainer_hooks.integrations.huggingface_schedules import schedule_of
 
 pytestmark = pytest.mark.full
 

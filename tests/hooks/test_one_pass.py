@@ -23,8 +23,7 @@ from torch import Tensor
 
 from tests.adapters.pagers import until
 from trainer_hooks.sample.one_pass import AdamConstants, OnePass, Piece, native, one_pass, triton_pass
-from trainer_hooks.sample.one_pass.check import NoKernel
-from trainer_hooks.sample.one_pass.chunked import Chunked
+from trainer_hooks.sample.one_pass.chunked import Chunked, NoKernel
 
 ADAMW = AdamConstants(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, step=3)
 Make = Callable[[Sequence[Piece]], OnePass]
@@ -499,7 +498,7 @@ def patched(tensor, scope):  # Triton 3.6 makes a number of an array of one dime
     patch(tensor, scope)
     scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 interpreter._patch_lang_tensor = patched
-from trainer_hooks.sample.one_pass.check import check
+from trainer_hooks.sample.one_pass.chunked import check
 from trainer_hooks.sample.one_pass.triton_pass import TritonPass, _kernels
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
     check(lambda pieces: TritonPass(pieces, _kernels()), torch.device("cpu"), dtype)

@@ -92,11 +92,6 @@ class CurriculumOrder(Order):
         """DataError, as `runs`."""
         raise DataError(f"the samples at {list(positions)[:3]} can't be looked up under a curriculum metric")
 
-    def indices(self, position: int, count: int) -> NDArray[np.int64]:
-        """The `count` samples that the next step would take from that position on."""
-        trial = copy.copy(self._at(position))
-        return trial.draw(trial.step + 1, count)
-
     def first(self, position: int) -> int:
         trial = copy.copy(self._at(position))
         step = trial.step + 1

@@ -49,7 +49,6 @@ class Pool:
         self.samples = len(paces[0].index)  # In the whole data set
 
     def let_in(self, step: int) -> Counts:
-        """How many samples each metric lets in at that step."""
         return tuple(pace.let_in(step) for pace in self.paces)
 
     def joined(self, before: Counts, now: Counts) -> NDArray[Any]:

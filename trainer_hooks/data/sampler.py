@@ -61,7 +61,6 @@ class CurriculumSampler:
 
     @property
     def progress(self) -> Progress:
-        """Where the drawing stands."""
         segments = tuple(
             Segment(up_to=up_to, size=int(size), drawn=int(drawn), seeds=seeds)
             for up_to, size, drawn, seeds in zip(self._up_to, self._size, self._drawn, self._seeds, strict=True)

@@ -48,8 +48,7 @@ class Rows:
 def open_rows(
     paths: Sequence[Path], *, seqlen: int | None, validation_share: float = 0.02, pad: int | None = None
 ) -> Rows:
-    """The rows of what the trainer's --data takes, or of one padded (samples, width) .npy, whose samples are all taken.
-    DataError names the file and what would be right."""
+    """Of what the trainer's --data takes, or of all of a padded (samples, width) .npy. DataError names the file."""
     if any(path.suffix == ".npy" for path in paths):
         return _padded(paths, pad)
     if seqlen is None:
@@ -141,8 +140,7 @@ def shard_path(work: Path, stage: Stage, number: int) -> Path:
 
 
 def shard_maker(job: Job, rows: Rows, work: Path, stage: Stage) -> Callable[[int], int]:
-    """A function that makes the result of the shard of that number, puts it where it belongs, and returns the number.
-    ConfigError where there is no such metric."""
+    """A function that makes and stores the result of the shard of that number, and returns the number. ConfigError."""
     shards, metric = job.shards(rows), None
     if stage == "values":
         metric = named(job.metric, width=rows.width, pad=rows.pad, counts=read_counts(work))

@@ -66,12 +66,11 @@ class Sorted:
 def sort_values(values: Path, folder: Path, run_samples: int = RUN_SAMPLES) -> int:
     """Makes the files of `Sorted` out of values.npy; how many distinct values there are. Scratch files stay behind."""
     mapped = np.load(values, mmap_mode="r")
-    count, dtype = len(mapped), mapped.dtype
+    count, dtype, header_bytes = len(mapped), mapped.dtype, mapped.offset
     del mapped
     out = Sorted(folder, dtype, count)
     if count:
-        runs = _Runs(values, folder, count, dtype, run_samples)
-        for part in runs.merged():
+        for part in _Runs(values, header_bytes, folder, count, dtype, run_samples).merged():
             out.append(*part)
     return out.close()
 
@@ -79,7 +78,9 @@ def sort_values(values: Path, folder: Path, run_samples: int = RUN_SAMPLES) -> i
 class _Runs:
     """Sorted runs, end to end in one file of values and one of sample numbers."""
 
-    def __init__(self, values: Path, folder: Path, count: int, dtype: np.dtype[Any], each: int) -> None:
+    def __init__(
+        self, values: Path, header_bytes: int, folder: Path, count: int, dtype: np.dtype[Any], each: int
+    ) -> None:
         self._paths = (folder / "runs.values", folder / "runs.samples")
         self._dtypes = (dtype, np.dtype(np.int64))
         self._begins = list(range(0, count, each))
@@ -89,9 +90,7 @@ class _Runs:
         kept = []
         with self._paths[0].open("wb") as run_values, self._paths[1].open("wb") as run_samples:
             for begin in self._begins:
-                part = np.fromfile(
-                    values, dtype=dtype, count=each, offset=self._header(values) + begin * dtype.itemsize
-                )
+                part = np.fromfile(values, dtype=dtype, count=each, offset=header_bytes + begin * dtype.itemsize)
                 order = np.argsort(part, kind="stable")
                 part = part[order]
                 kept.append(part[spacing - 1 :: spacing].copy())  # a view would keep the whole run
@@ -100,14 +99,6 @@ class _Runs:
         # From one bound to the next there are as many kept values as runs. Each stands for a spacing of samples, and of
         # each run less than a spacing comes on top: `each` samples at most, those whose value is the bound aside.
         self._bounds = np.unique(np.sort(np.concatenate(kept))[runs - 1 :: runs])
-
-    @staticmethod
-    def _header(values: Path) -> int:
-        """Bytes of the .npy before its numbers."""
-        with values.open("rb") as file:
-            np.lib.format.read_magic(file)
-            np.lib.format.read_array_header_1_0(file)
-            return file.tell()
 
     def merged(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Values and sample numbers, in order, some at a time."""

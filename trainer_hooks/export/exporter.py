@@ -89,8 +89,7 @@ class Exporter:
 
 
 def announce(exporter: Exporter | None, path: Path, labels: Mapping[str, str]) -> None:
-    """Writes the file_sd file of the run, atomically. An earlier attempt's target goes, also where there is no exporter
-    or none that others can reach. OSError."""
+    """Writes the file_sd file of the run, atomically; with no target where others reach no exporter. OSError."""
     groups: list[dict[str, Any]] = []
     if exporter is not None:
         settings = exporter.settings

@@ -34,8 +34,7 @@ _CLOSE_S = 5.0
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listening socket; where the port is taken, at any free one. An empty address is every one. Raises OSError;
-    ValueError for what is no port."""
+    """Where the port is taken, at any free one. An empty address is every one. OSError; ValueError for no port."""
     if not 0 <= port < 1 << 16:  # or the resolver would make another one of it
         raise ValueError(f"a port is 0 to 65535, not {port}")
     found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -172,30 +171,17 @@ class MetricsServer:
     async def _next(self) -> socket.socket | None:
         """The next connection; None after a while without any. OSError where the socket is no longer ours."""
         try:
-            connection, _ = self._listening.accept()
-        except BlockingIOError:
-            await self._wait_for_connection()
+            async with asyncio.timeout(_CHECKS_ITSELF_S):
+                connection, _ = await asyncio.get_running_loop().sock_accept(self._listening)
+                return connection
+        except TimeoutError:
+            if not self._listens():
+                raise OSError(errno.EBADF, "its socket was closed by other code") from None
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
                 raise
             await asyncio.sleep(_COMES_BACK_S)
-        else:
-            connection.setblocking(False)
-            return connection
         return None
-
-    async def _wait_for_connection(self) -> None:
-        """For a while. OSError where the socket no longer listens: other code of the process has closed it, say."""
-        loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), self._listening.fileno()
-        loop.add_reader(descriptor, readable.set)
-        try:
-            async with asyncio.timeout(_CHECKS_ITSELF_S):
-                await readable.wait()
-        except TimeoutError:
-            if not self._listens():
-                raise OSError(errno.EBADF, "its socket was closed by other code") from None
-        finally:
-            loop.remove_reader(descriptor)
 
     def _listens(self) -> bool:
         """Whether the descriptor is still our socket, and listens."""

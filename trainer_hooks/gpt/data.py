@@ -52,8 +52,7 @@ class Corpus:
 
 
 def load_corpus(paths: Sequence[Path], *, seqlen: int, vocabulary: int | None, validation_share: float) -> Corpus:
-    """The corpus of these paths: one token file (.bin), or text files and folders of them (default: Python's own).
-    DataError names the file and what would be right."""
+    """Of one token file (.bin), or of text files and folders of them (default: Python's own). DataError names it."""
     if any(p.suffix in (".bin", ".idx") for p in paths):
         if len(paths) != 1:
             raise DataError(f"one token file is taken, not {len(paths)}")

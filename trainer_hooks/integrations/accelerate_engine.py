@@ -49,9 +49,8 @@ class AccelerateEngine:
         self.copies_of_state = self.dp_world_size if self.has_whole_gradients else 1
         """Ranks that hold the same element of the state. 1 of FSDP 2, see `Replicas.share`."""
         strategy = getattr(getattr(self._model, "sharding_strategy", None), "name", None)
-        if (
-            strategy is not None and not self.has_whole_gradients
-        ):  # FSDP 1: its shard group is the whole world, or a node's (HYBRID_SHARD)
+        if strategy is not None and not self.has_whole_gradients:
+            # FSDP 1: its shard group is the whole world, or a node's (HYBRID_SHARD)
             shards = 1 if strategy == "NO_SHARD" else self._model.process_group.size()
             self.copies_of_state = dist.get_world_size() // shards
         self.global_steps = int(trainer.state.global_step)

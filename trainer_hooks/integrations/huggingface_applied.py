@@ -36,9 +36,8 @@ from sentinel.vocabulary.errors import ConfigError, OverridesError
 from sentinel.vocabulary.overrides import STANDING, Free, Once, Overrides, TrainingSettings, words_of
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 from trainer_hooks.errors import Guard
-from trainer_hooks.integrations.huggingface_lengths import Lengths, why_not_shortened
-from trainer_hooks.integrations.huggingface_lr import DecidedLr, schedule_of
 from trainer_hooks.integrations.huggingface_order import TrainOrder, why_not_ordered
+from trainer_hooks.integrations.huggingface_schedules import DecidedLr, Lengths, schedule_of, why_not_shortened
 from trainer_hooks.restart import Decisions, decision_facts, due, largest_of_ranks
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
 

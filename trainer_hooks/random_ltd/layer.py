@@ -49,7 +49,11 @@ class Selection:
         if name.startswith(_LEFT_ALONE):
             return value
         if isinstance(value, Tensor):
-            return self._tensor(name, value)
+            if name == "cache_position" and value.ndim == 1:
+                return value[: self.indices.shape[1]]
+            for axis in self.axes[name] if name in self.axes else self._axes(name, value):
+                value = self._along(value, axis % value.ndim)
+            return value
         if type(value) in (tuple, list):
             return type(value)(self.of(name, part) for part in value)
         if type(value) is dict:
@@ -57,14 +61,6 @@ class Selection:
         if "mask" in name and value is not None and not isinstance(value, bool | int | float | str):
             raise ConfigError(f"random-LTD can't gather {name}, a {type(value).__name__}: give the mask as a tensor")
         return value
-
-    def _tensor(self, name: str, x: Tensor) -> Tensor:
-        if name == "cache_position" and x.ndim == 1:
-            return x[: self.indices.shape[1]]
-        axes = self.axes[name] if name in self.axes else self._axes(name, x)
-        for axis in axes:
-            x = self._along(x, axis % x.ndim)
-        return x
 
     def _axes(self, name: str, x: Tensor) -> tuple[int, ...]:
         if self.seqlen not in x.shape:

@@ -98,7 +98,6 @@ class KeptTokens(Protocol):
 
     def kept_tokens(self, step: int) -> int:
         """Tokens of a sample that a dropping layer keeps in the step that makes update number `step`."""
-        ...
 
 
 Schedule = KeptTokens | Callable[[int], int]  # One with `kept_tokens`, or that function itself

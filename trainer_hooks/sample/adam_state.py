@@ -62,7 +62,6 @@ class AdamState:
         return True
 
     def _beside(self) -> list[int]:
-        """Where m and the parameters lie."""
         pairs = ((local(state.get("exp_avg")), local(master)) for _, master, state in self._states())
         return [t.data_ptr() for pair in pairs for t in pair if isinstance(t, Tensor)]
 

@@ -32,10 +32,6 @@ class AllRanks:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         self._levels: list[tuple[Any, int]] = []  # (group, its first rank) of this rank's levels, the lowest first
-        if self.world > 1:
-            self._open(fan)
-
-    def _open(self, fan: int) -> None:
         members = list(range(self.world))
         while len(members) > 1:
             firsts = members[::fan]
@@ -47,9 +43,7 @@ class AllRanks:
 
     def start(self, sums: Sequence[float], tops: Sequence[float]) -> Reduction:
         """Begins to add `sums` and to take the largest of `tops` over all ranks, position by position, in float64."""
-        reduction = Reduction(self._levels, self.rank, sums, tops)
-        reduction.poll()
-        return reduction
+        return Reduction(self._levels, self.rank, sums, tops)
 
     def union(self, names: Sequence[str]) -> list[str]:
         """The names of all ranks, each once, in the order of the ranks; the same list on every rank."""
@@ -80,6 +74,7 @@ class Reduction:
         self.sums: Tensor = torch.tensor(sums, dtype=torch.float64)
         self.tops: Tensor = torch.tensor(tops, dtype=torch.float64)
         self._works: list[Any] = []
+        self.poll()
 
     def poll(self, wait_s: float = 0.0) -> bool:
         """Goes on as far as it can within wait_s; True when this rank's part is done. On rank 0 `sums` and `tops` are
@@ -146,8 +141,7 @@ class Gathering:
         self._ranks.close()
 
     def advance(self, wait_s: float = 0.0) -> None:
-        """Goes on as far as it can within wait_s. Raises what a step's reduction or report raises; the next call goes
-        on with the next step."""
+        """Goes on as far as it can within wait_s. Raises what a step's reduction or report raises, once."""
         deadline = time.monotonic() + wait_s
         self._start(deadline)
         while self._steps and self._steps[0].reductions:

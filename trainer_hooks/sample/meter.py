@@ -77,8 +77,14 @@ class Meter:
 
     def look(self, *, whole: bool = False) -> None:
         """Finds Adam's state, and chooses what reads it (which may compile it, once): here, or at the first update."""
-        if self._state.changed(whole=whole):
-            self._take_up()
+        if not self._state.changed(whole=whole):
+            return
+        by_device: dict[torch.device, list[Piece]] = {}
+        for piece in self._state.pieces:
+            by_device.setdefault(piece.exp_avg_sq.device, []).append(piece)
+        self._pieces = [piece for some in by_device.values() for piece in some]
+        self._shares = torch.tensor([piece.share for piece in self._pieces], dtype=torch.float64)
+        self._passes = [one_pass(some) for some in by_device.values()]
 
     def listen_to_gradients(self) -> None:
         """The next step's gradients are measured before they are averaged over the ranks, where they are due."""
@@ -164,15 +170,6 @@ class Meter:
                 constants = self._state.constants()
                 return [p.moments(constants) for p in self._passes]
         return [p.variance() for p in self._passes]
-
-    def _take_up(self) -> None:
-        """New tensors: one pass per device over what lies there."""
-        by_device: dict[torch.device, list[Piece]] = {}
-        for piece in self._state.pieces:
-            by_device.setdefault(piece.exp_avg_sq.device, []).append(piece)
-        self._pieces = [piece for some in by_device.values() for piece in some]
-        self._shares = torch.tensor([piece.share for piece in self._pieces], dtype=torch.float64)
-        self._passes = [one_pass(some) for some in by_device.values()]
 
     def _squares_of_gradients(self) -> Tensor | None:
         """() float64: each element counted once over all ranks; None without any gradient."""

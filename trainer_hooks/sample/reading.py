@@ -35,8 +35,7 @@ before they are averaged; `variance_l1`: sum of sqrt(v) by share, `variance_top`
 
 
 def rows_of(read: RankReading | None, *, global_step: int, world: int) -> tuple[list[float], list[float]]:
-    """The row to be summed over `world` ranks, and the one of which the maxima are taken, position by position; of
-    None, a rank that could not read, as well."""
+    """The row to be summed over `world` ranks, and that of which the maxima are taken; None: it could not read."""
     given = {} if read is None else read
     top, loss, local = (given.get(name) for name in ("variance_top", "loss", "local_grad_norm"))
     sums = [float(global_step), float(read is None), float(top is not None and math.isnan(top))]  # a MAX may lose nan
@@ -75,7 +74,6 @@ class Measurement:
         return all(event.query() for event in self.copied)  # type: ignore[no-untyped-call]
 
     def rank_reading(self) -> RankReading:
-        """The reading, once it is ready."""
         read, rows = self._on_the_host()
         if self.with_moments:
             names = ("momentum_squares", "update_squares", "parameter_squares")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer_hooks.sample.one_pass.check import NoKernel, check
+from trainer_hooks.sample.one_pass.chunked import NoKernel, check
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece, all_flat
 
 _log = logging.getLogger(__name__)
