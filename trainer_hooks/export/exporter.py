@@ -129,25 +129,21 @@ def _tls(settings: ExporterSettings) -> Callable[[], ssl.SSLContext] | None:
             raise ValueError("a key needs its certificate")
         return None
     certificate, key = Path(settings.certificate), Path(settings.key or settings.certificate)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context, known = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), (0, 0)
 
-    def written() -> tuple[int, int]:
-        return certificate.stat().st_mtime_ns, key.stat().st_mtime_ns
-
-    def load() -> tuple[int, int]:
-        before = written()
-        context.load_cert_chain(certificate, key, password=lambda: b"")  # or OpenSSL would ask at the terminal
-        return before
-
-    known = load()
+    def take_up() -> None:
+        nonlocal known
+        written = certificate.stat().st_mtime_ns, key.stat().st_mtime_ns
+        if written != known:
+            context.load_cert_chain(certificate, key, password=lambda: b"")  # or OpenSSL would ask at the terminal
+            known = written
 
     def current() -> ssl.SSLContext:
-        nonlocal known
         with contextlib.suppress(OSError):  # during a renewal the old one serves
-            if written() != known:
-                known = load()
+            take_up()
         return context
 
+    take_up()
     return current
 
 

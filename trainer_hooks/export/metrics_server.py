@@ -142,28 +142,24 @@ class MetricsServer:
 
     async def _serve(self) -> None:
         self._accepting = asyncio.current_task()
+        allowance = Allowance(time.thread_time(), time.monotonic())
         try:
-            await self._accept()
+            while not self._closing.is_set():
+                if (accepted := await self._next()) is None:
+                    continue
+                if len(self._connections) >= _MOST_CONNECTIONS:
+                    oldest = next(iter(self._connections))
+                    self._forget(oldest)
+                    oldest.cancel()
+                tls = None if self._tls is None else self._tls()
+                connection = asyncio.get_running_loop().create_task(converse(accepted, tls, self._answer))
+                connection.add_done_callback(self._forget)
+                self._connections[connection] = None
+                await asyncio.sleep(allowance.wait_s(time.thread_time(), time.monotonic()))
         finally:
             if self._connections:
                 await asyncio.wait(set(self._connections), timeout=1.0)  # the end of the loop cancels the others
             self._connections.clear()
-
-    async def _accept(self) -> None:
-        allowance = Allowance(time.thread_time(), time.monotonic())
-        while not self._closing.is_set():
-            accepted = await self._next()
-            if accepted is None:
-                continue
-            if len(self._connections) >= _MOST_CONNECTIONS:
-                oldest = next(iter(self._connections))
-                self._forget(oldest)
-                oldest.cancel()
-            tls = None if self._tls is None else self._tls()
-            connection = asyncio.get_running_loop().create_task(converse(accepted, tls, self._answer))
-            connection.add_done_callback(self._forget)
-            self._connections[connection] = None
-            await asyncio.sleep(allowance.wait_s(time.thread_time(), time.monotonic()))
 
     def _forget(self, connection: asyncio.Task[None]) -> None:
         self._connections.pop(connection, None)
@@ -171,17 +167,30 @@ class MetricsServer:
     async def _next(self) -> socket.socket | None:
         """The next connection; None after a while without any. OSError where the socket is no longer ours."""
         try:
-            async with asyncio.timeout(_CHECKS_ITSELF_S):
-                connection, _ = await asyncio.get_running_loop().sock_accept(self._listening)
-                return connection
-        except TimeoutError:
-            if not self._listens():
-                raise OSError(errno.EBADF, "its socket was closed by other code") from None
+            connection, _ = self._listening.accept()
+        except BlockingIOError:
+            await self._wait_for_connection()
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
                 raise
             await asyncio.sleep(_COMES_BACK_S)
+        else:
+            connection.setblocking(False)
+            return connection
         return None
+
+    async def _wait_for_connection(self) -> None:
+        """For a while. OSError where the socket no longer listens: other code of the process has closed it, say."""
+        loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), self._listening.fileno()
+        loop.add_reader(descriptor, readable.set)
+        try:
+            async with asyncio.timeout(_CHECKS_ITSELF_S):
+                await readable.wait()
+        except TimeoutError:
+            if not self._listens():
+                raise OSError(errno.EBADF, "its socket was closed by other code") from None
+        finally:
+            loop.remove_reader(descriptor)
 
     def _listens(self) -> bool:
         """Whether the descriptor is still our socket, and listens."""

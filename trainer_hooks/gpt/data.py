@@ -80,7 +80,9 @@ def _text(paths: Sequence[Path], *, stdlib: bool) -> NDArray[np.uint8]:
     for path in paths:
         if not path.exists():
             raise DataError(f"{path}: no such file or folder")
-        for file in _text_files(path, stdlib=stdlib):
+        # of the library its own top level alone: the same files whatever else is installed
+        files = [path] if path.is_file() else sorted(path.glob("*.py") if stdlib else path.rglob("*"))
+        for file in (p for p in files if stdlib or p.is_file()):
             try:
                 lines += [line for line in file.read_bytes().splitlines(keepends=True) if line.isascii()]
             except OSError as error:
@@ -89,14 +91,6 @@ def _text(paths: Sequence[Path], *, stdlib: bool) -> NDArray[np.uint8]:
         raise DataError(f"{_said(paths)}: no line of ASCII text")
     random.Random(0).shuffle(lines)  # noqa: S311 - an order, not a secret
     return np.frombuffer(b"".join(lines)[:_TEXT_BYTES], dtype=np.uint8)
-
-
-def _text_files(path: Path, *, stdlib: bool) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if stdlib:  # the same files whatever else is installed: only the library's own top level
-        return sorted(path.glob("*.py"))
-    return sorted(p for p in path.rglob("*") if p.is_file())
 
 
 def _token_file(path: Path) -> NDArray[Any]:

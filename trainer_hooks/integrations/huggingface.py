@@ -134,14 +134,12 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 state.stateful_callbacks[_KEY] = progress.to_json()
         with self._guard("look for the files KILL and SAVE"):
             if self._agree_on_files:
-                asked = self._asked() if state.is_world_process_zero else (0, 0)
+                asked, request = (0, 0), self._save_request
+                if state.is_world_process_zero and request is not None:
+                    asked = int((self._folder / "KILL").exists()), int(request.is_new())
                 self._killed, save = map(bool, largest_of_ranks(asked, args.device))
                 control.should_training_stop = control.should_training_stop or self._killed
                 control.should_save = control.should_save or save
-
-    def _asked(self) -> tuple[int, int]:
-        save = self._save_request is not None and self._save_request.is_new()
-        return int((self._folder / "KILL").exists()), int(save)
 
     def on_evaluate(
         self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any

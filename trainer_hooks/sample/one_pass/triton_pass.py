@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from trainer_hooks.sample.one_pass.chunked import NoKernel, check
-from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece, all_flat
+from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece
 
 _log = logging.getLogger(__name__)
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _UNASKED = AdamConstants(beta1=0, beta2=0, eps=0, step=1)
 
 
@@ -74,10 +74,6 @@ class TritonPass(OnePass):
         )
 
 
-def takes(pieces: Sequence[Piece]) -> bool:
-    return bool(pieces) and all_flat(pieces, "cuda", _DTYPES)
-
-
 def triton_pass(pieces: Sequence[Piece]) -> TritonPass | None:
     """The pass over these pieces, checked on their device; None where there can't be one, and the log says why."""
     device = pieces[0].exp_avg_sq.device
@@ -93,7 +89,7 @@ def triton_pass(pieces: Sequence[Piece]) -> TritonPass | None:
 
 @functools.cache
 def _checked(device: torch.device) -> None:
-    for dtype in _DTYPES:
+    for dtype in DTYPES:
         check(lambda pieces: TritonPass(pieces, _kernels()), device, dtype)
 
 
