@@ -235,8 +235,8 @@ class Hook:
         with self.guard("read the step's position"):
             facts = self._facts.read() if self._rank == 0 else None
         self._gather(step, facts, measurement, layered=extra)
-        on_cuda = str(self._engine.device).startswith("cuda")
-        self._advance(self._patience_s if self._rank == 0 and not on_cuda else 0.0)
+        waits = self._rank == 0 and not str(self._engine.device).startswith("cuda")
+        self._advance(self._patience_s if waits else 0.0)
         self._metered("listen to the gradients", Meter.listen_to_gradients)
 
     def _metered(self, action: str, call: Callable[[Meter], T]) -> T | None:

@@ -64,9 +64,6 @@ class Pool:
             parts.append(found)
         return np.concatenate(parts)
 
-    def described(self, step: int) -> str:
-        return ", ".join(f"{p.index.name} lets in {p.let_in(step)} of {len(p.index)}" for p in self.paces)
-
 
 def _within(index: Index, samples: NDArray[Any], count: int) -> NDArray[np.bool_]:
     """Whether each of the samples is among the first `count` of the index."""

@@ -130,7 +130,8 @@ class CurriculumSampler:
         self._clear()
         self._join((0,) * len(let_in), let_in)
         if not self._left:
-            raise DataError(f"no sample is easy enough for step {step}: {self.pool.described(step)}")
+            each = (f"{p.index.name} lets in {p.let_in(step)} of {len(p.index)}" for p in self.pool.paces)
+            raise DataError(f"no sample is easy enough for step {step}: {', '.join(each)}")
 
     def _clear(self) -> None:
         self._left, self._up_to, self._seeds = 0, [], []

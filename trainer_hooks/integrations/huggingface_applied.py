@@ -129,7 +129,11 @@ class Applied:
             if self._order is not None and (once.seed is not None or once.skip_samples is not None):
                 self._order.change(step, seed=once.seed, skip_samples=once.skip_samples)
             apply_once(once, self._engine, progress, step)
-        self._lr = self._decided_lr() if "lr" in own else None
+        self._lr: DecidedLr | None = None
+        if (lr := standing.lr) is not None:
+            if self.fed.tokens is None and "tokens" in (lr.unit, lr.decay_unit):
+                raise OverridesError("overrides.json: lr counts tokens, and those of the run so far are not known")
+            self._lr = DecidedLr(trainer, engine, lr)
         self._lengths: Lengths | None = None
         if (seqlen := standing.seqlen) is not None and "seqlen" in own:
             if full_seqlen not in (None, seqlen.full):
@@ -208,14 +212,6 @@ class Applied:
             found["free"] = (self._standing.free or Free()).to_json()
         return found
 
-    def _decided_lr(self) -> DecidedLr | None:
-        lr = self._standing.lr
-        if lr is None:
-            return None
-        if self.fed.tokens is None and "tokens" in (lr.unit, lr.decay_unit):
-            raise OverridesError("overrides.json: lr counts tokens, and those of the run so far are not known")
-        return DecidedLr(self._trainer, self._engine, lr)
-
     def _counted(self, step: int) -> Mapping[str, int]:
         """After that step, the same on all ranks, whose batches may differ in length."""
         tokens = self.fed.tokens or 0
@@ -251,9 +247,8 @@ def refuse(overrides: Overrides, once: Once | None, applies: tuple[str, ...], wh
         if needs in applies or (key in _OFF and _OFF[key](value)):
             continue
         reason = f": {why[needs]}" if why.get(needs) else ""
-        raise OverridesError(
-            f"overrides.json: {words_of(key)} ({key}) can't be applied to this Trainer{reason}; nothing was trained"
-        )
+        what = f"{words_of(key)} ({key})"
+        raise OverridesError(f"overrides.json: {what} can't be applied to this Trainer{reason}; nothing was trained")
 
 
 # Whether a key's value says that all is as it is without it.

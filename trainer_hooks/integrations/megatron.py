@@ -105,7 +105,10 @@ class MegatronHook:
                 with_ours = {**client_state, _KEY: left}
             result = save(save_dir, tag, with_ours, *more, **named)
             with self._guard("report the checkpoint"):
-                self._report_saved(tag or f"global_step{engine.global_steps}")
+                saved, args = tag or f"global_step{engine.global_steps}", self._args
+                if saved != self._saved:  # Megatron saves its last step twice, where the save interval meets it
+                    self._saved, samples, tokens = saved, args.consumed_train_samples, args.consumed_train_tokens
+                    self.hook.checkpoint_saved(saved, consumed_samples=samples, consumed_tokens=tokens)
             return result
 
         def hooked_load(*positional: Any, **named: Any) -> Any:
@@ -129,13 +132,6 @@ class MegatronHook:
             return result
 
         engine.eval_batch = hooked_evaluate
-
-    def _report_saved(self, tag: str) -> None:
-        """Once: Megatron saves its last step twice, where the save interval meets it."""
-        if tag != self._saved:
-            self._saved, args = tag, self._args
-            samples, tokens = args.consumed_train_samples, args.consumed_train_tokens
-            self.hook.checkpoint_saved(tag, consumed_samples=samples, consumed_tokens=tokens)
 
     def _position(self) -> Position:
         """For the hook: args are still those of before the step that was just made."""

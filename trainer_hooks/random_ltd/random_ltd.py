@@ -51,9 +51,8 @@ class LayerTokens:
     def load(self, state: Sequence[int]) -> None:
         """What `state` gave. CheckpointError when it is of a model with another number of layers."""
         if len(state) != len(self._seen):
-            raise CheckpointError(
-                f"the checkpoint counts tokens of {len(state)} layers, the model has {len(self._seen)}"
-            )
+            there = f"the model has {len(self._seen)}"
+            raise CheckpointError(f"the checkpoint counts tokens of {len(state)} layers, {there}")
         self._seen = [int(count) for count in state]
 
 
