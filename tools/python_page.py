@@ -17,7 +17,7 @@ API = (
     ("trainer_hooks", "hook.py", ("attach", "Hook")),
     ("trainer_hooks", "export/exporter.py", ("ExporterSettings",)),
     ("trainer_hooks.huggingface", "integrations/huggingface.py", ("StabilityCallback",)),
-    ("What the callback applies of overrides.json", "integrations/huggingface_changes.py", ()),
+    ("What the callback applies of overrides.json", "integrations/huggingface_applied.py", ()),
     ("trainer_hooks.seqlen_warmup", "warmup/seqlen_warmup.py", ("SeqlenWarmup",)),
     ("trainer_hooks.random_ltd", "random_ltd/random_ltd.py", ("RandomLtd", "LayerTokens")),
     ("trainer_hooks.data", "gpt/order.py", ("Order",)),

@@ -31,10 +31,9 @@ from trainer_hooks.sample import adam_settings
 from trainer_hooks.sample.engine_calls import wrap_engine
 from trainer_hooks.sample.gathering import AllRanks, Gathering
 from trainer_hooks.sample.logits import Logits
-from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.meter import Meter
 from trainer_hooks.sample.process_facts import process_facts
-from trainer_hooks.sample.reading import Load, Position, Reading, StepFacts, make_sample
+from trainer_hooks.sample.reading import Measurement, Position, Reading, StepFacts, make_sample, state_loaded
 
 __all__ = ["Hook", "Position", "attach", "state_folder"]
 
@@ -219,17 +218,14 @@ class Hook:
 
     def update_coming(self) -> None:
         """Called by the engine: all gradients are there and reduced over the ranks, not yet clipped."""
-        if not self._load_measured:
-            self._measure_load()
+        step = self._engine.global_steps
+        if step and not self._load_measured:
+            measurement = self._metered("measure what was loaded", Meter.loaded)
+            self._gather(step, step if self._rank == 0 else None, measurement, layered=True)
+        self._load_measured = True
         with self.guard("look before the step"):
             self._facts.update_coming()
         self._metered("look before the step", Meter.update_coming)
-
-    def _measure_load(self) -> None:
-        step, self._load_measured = self._engine.global_steps, True
-        if step:  # else nothing was
-            measurement = self._metered("measure what was loaded", Meter.loaded)
-            self._gather(step, Load(step) if self._rank == 0 else None, measurement, layered=True)
 
     def step_made(self) -> None:
         """Called by the engine: it has counted a step, whether its update was applied or skipped."""
@@ -239,8 +235,8 @@ class Hook:
         with self.guard("read the step's position"):
             facts = self._facts.read() if self._rank == 0 else None
         self._gather(step, facts, measurement, layered=extra)
-        on_cuda = str(self._engine.device).startswith("cuda")
-        self._advance(self._patience_s if self._rank == 0 and not on_cuda else 0.0)
+        waits = self._rank == 0 and not str(self._engine.device).startswith("cuda")
+        self._advance(self._patience_s if waits else 0.0)
         self._metered("listen to the gradients", Meter.listen_to_gradients)
 
     def _metered(self, action: str, call: Callable[[Meter], T]) -> T | None:
@@ -274,9 +270,9 @@ class Hook:
             if len(self._gathering) == before:
                 return
 
-    def _report(self, facts: Mapping[str, Any] | Load, reading: Reading, layers: Mapping[str, Any] | None) -> None:
-        if isinstance(facts, Load):
-            self._put(facts.loaded(self.attempt, reading, self.layers, layers))
+    def _report(self, facts: Mapping[str, Any] | int, reading: Reading, layers: Mapping[str, Any] | None) -> None:
+        if isinstance(facts, int):  # the step whose checkpoint was loaded
+            self._put(state_loaded(self.attempt, facts, reading, self.layers, layers))
             return
         if not self._started:
             resumed = facts["global_step"] - 1 or None

@@ -88,10 +88,9 @@ class Decisions:
 
 def due(overrides: Overrides | None, made: Decisions, global_step: int) -> Once | None:
     """The one-shot changes, where this start resumes exactly at the anchor and the run has not had them yet."""
-    once = overrides.once if overrides is not None else None
-    if once is None or overrides is None or once.id in made.applied_once:
+    if overrides is None or overrides.once is None or overrides.once.id in made.applied_once:
         return None
-    return once if global_step == overrides.anchor.global_step else None
+    return overrides.once if global_step == overrides.anchor.global_step else None
 
 
 def decision_facts(overrides: Overrides | None, made: Decisions) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from trainer_hooks import hook
 from trainer_hooks.gpt import checkpoint, train
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.order import DataOrder
-from trainer_hooks.sample.adam_settings import set_loss_scale
 
 
 class Displaced:
@@ -61,7 +60,7 @@ class Trainer(train.Trainer):
             case "data order of another seed":
                 self.data.order = DataOrder(self.corpus.training_samples, self.settings.seed + 1000)
             case "loss scale reset":
-                set_loss_scale(self.engine, 2.0**10)
+                self.engine.optimizer.loss_scale = 2.0**10
 
     @staticmethod
     def _arguments(job: dict[str, Any]) -> list[str]:

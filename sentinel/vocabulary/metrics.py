@@ -67,7 +67,7 @@ def _counter(name: str, text: str) -> Exported:
 
 
 HOOK_ERRORS = _counter("hook_errors_total", "Errors inside the hook that were kept from the training loop.")
-# What an attempt has counted up, in the order of trainer_hooks.export.step_collector.Counts.
+# What an attempt has counted up, in the order of `hits` in trainer_hooks.export.step_collector.
 COUNTERS = (
     _counter("steps_total", "Optimizer steps that the attempt has reported, the skipped ones included."),
     _counter("spike_steps_total", "Steps with a loss ratio above 1.2; a loss that is not finite counts."),

@@ -22,9 +22,8 @@ from benchmarks.papers.tokens import VOCABULARY, make_token_file
 from sentinel.vocabulary.pacing import FixedLinear
 from sentinel.vocabulary.sample import Sample, Validation
 from sentinel.vocabulary.training_settings import TrainingSettings
-from trainer_hooks.gpt.arguments import parse
+from trainer_hooks.gpt.arguments import parse, users_own
 from trainer_hooks.gpt.data import load_corpus
-from trainer_hooks.gpt.deepspeed_json import users_own
 from trainer_hooks.gpt.schedules import Schedules
 
 ROOT = Path(__file__).parents[2]

@@ -117,7 +117,7 @@ def run_case(stage: int, precision: str, change: str, folder: str) -> dict[str, 
     if change == "reset":
         adam_settings.reset_moments(engine)
     if precision == "fp16":
-        adam_settings.set_loss_scale(engine, 512.0)
+        engine.optimizer.loss_scale = 512.0
     told: dict[str, Any] = {
         "brought_back": brought_back,
         "facts": adam_settings.facts(engine),

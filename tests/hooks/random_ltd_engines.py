@@ -268,7 +268,7 @@ def converted() -> Answer:
         "resumed_by_ours": [resumed_by_ours, expected[6:]],
         "names": [names, list(small_gpt().state_dict())],
         "names_after": [parameters, [name for name, _ in small_gpt().named_parameters()]],
-        "dropping": [list(ltd.dropping), [1, 2]],
+        "dropping": [list(ltd.layers.dropping), [1, 2]],
     }
 
 

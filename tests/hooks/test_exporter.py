@@ -8,6 +8,7 @@ import asyncio
 import base64
 import gzip
 import http.client
+import json
 import logging
 import os
 import shutil
@@ -31,8 +32,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from sentinel.vocabulary.sample import LayerVariance, Sample
 from tests.adapters.pagers import until
 from trainer_hooks.export import answers, metrics_server
-from trainer_hooks.export.answers import Credentials
-from trainer_hooks.export.exporter import Exporter, ExporterSettings
+from trainer_hooks.export.exporter import Exporter, ExporterSettings, announce
 from trainer_hooks.export.metrics_server import Allowance
 from trainer_hooks.export.step_collector import StepCollector
 
@@ -199,6 +199,13 @@ def test_with_a_certificate_it_speaks_https_and_nothing_else(keys: Path) -> None
         assert failed == []
 
 
+def test_https_is_announced_by_the_scheme(keys: Path, tmp_path: Path) -> None:
+    with serving(certificate=keys / "first.pem", key=keys / "first.key", announce="node3") as (exporter, _):
+        announce(exporter, tmp_path / "scrape.json", {"run": "tr8"})
+        (group,) = json.loads((tmp_path / "scrape.json").read_text())
+    assert group["labels"] == {"run": "tr8", "__scheme__": "https"}
+
+
 def test_a_renewed_certificate_is_taken_up(keys: Path, tmp_path: Path) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes((keys / "first.pem").read_bytes() + (keys / "first.key").read_bytes())
@@ -240,7 +247,7 @@ def test_the_password_is_in_no_log_and_no_repr(tmp_path: Path, caplog: pytest.Lo
     with serving(user="prometheus", password_file=tmp_path / "password") as (exporter, _):
         scrape(exporter, Authorization=basic("prometheus", "hunter2"))
         scrape(exporter, Authorization=basic("prometheus", "hunter3"))
-    told = caplog.text + repr(settings) + repr(Credentials.read("prometheus", tmp_path / "password"))
+        told = caplog.text + repr(settings) + repr(exporter) + repr(exporter._server._answer)
     assert "hunter" not in told
     assert basic("prometheus", "hunter2").split()[1] not in told
 

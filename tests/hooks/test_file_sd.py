@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from trainer_hooks.export.exporter import (
-    Announcement,
     Exporter,
     ExporterSettings,
     announce,
@@ -99,18 +98,13 @@ def test_loopback_is_announced_to_who_asks_for_it(tmp_path: Path) -> None:
 
 def test_an_attempt_on_another_node_keeps_its_target_when_the_one_before_ends(tmp_path: Path) -> None:
     path = tmp_path / "scrape.json"
-    first, second = Announcement(path), Announcement(path)
-    first.announce("node3:9400", LABELS)
-    second.announce("node4:9400", LABELS | {"attempt": "4"})
-    first.withdraw()
-    assert told(path)[0]["targets"] == ["node4:9400"]
-    second.withdraw()
+    exporters = {n: Exporter(StepCollector("tr8", n), ExporterSettings(announce=f"node{n}")) for n in (3, 4)}
+    for number, exporter in exporters.items():
+        announce(exporter, path, LABELS | {"attempt": str(number)})
+    exporters[3].close()
+    assert told(path)[0]["targets"] == [f"node4:{exporters[4].port}"]
+    exporters[4].close()
     assert told(path) == []
-
-
-def test_https_is_told_by_the_scheme(tmp_path: Path) -> None:
-    Announcement(tmp_path / "scrape.json").announce("node3:9400", LABELS, tls=True)
-    assert told(tmp_path / "scrape.json")[0]["labels"] == LABELS | {"__scheme__": "https"}
 
 
 def test_a_state_folder_that_is_gone_is_no_obstacle_to_closing(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from sentinel.vocabulary.overrides import Anchor, Free, Overrides, TrainingSetti
 from sentinel.vocabulary.pacing import BatchSizeSchedule
 from tests.hooks.callback_decisions import ADAM, ANCHOR, LENGTHS, LR, SAMPLES, SEQLEN, STEPS
 from tests.hooks.torchrun import lines_of
-from trainer_hooks.integrations.huggingface_changes import refuse
-from trainer_hooks.integrations.huggingface_lr import schedule_of
+from trainer_hooks.integrations.huggingface_applied import refuse
+from trainer_hooks.integrations.huggingface_schedules import schedule_of
 
 pytestmark = pytest.mark.full
 

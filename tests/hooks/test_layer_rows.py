@@ -7,19 +7,16 @@ import math
 import pytest
 import torch
 
-from trainer_hooks.sample.adam_state import OwnedPiece
-from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.one_pass import Piece
+from trainer_hooks.sample.reading import Measurement
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_nan_in_one_piece_of_a_layer_is_the_layer_s_whichever_piece_comes_last(place: int) -> None:
     rows = torch.tensor([[2.0, 4.0, 8.0], [1.0, 9.0, 25.0]], dtype=torch.float64)  # sums of sqrt(v), maxima of v
     rows[:, place] = math.nan
-    piece = Piece(exp_avg_sq=torch.zeros(4))
-    held = [OwnedPiece(piece=piece, layer=layer, share=0.5) for layer in ("h.0", "h.0", "h.1")]
+    held = [Piece(exp_avg_sq=torch.zeros(4), layer=layer, share=0.5) for layer in ("h.0", "h.0", "h.1")]
     measured = Measurement(
-        global_step=1,
         scalars={},
         rows=[rows],
         with_moments=False,
@@ -27,9 +24,9 @@ def test_a_nan_in_one_piece_of_a_layer_is_the_layer_s_whichever_piece_comes_last
         pieces=held,
         shares=torch.full((3,), 0.5, dtype=torch.float64),
     )
-    told = measured.layer_rows(["h.0", "h.1", "h.2"])
-    l1, nans = told.sums[:3], told.sums[3:]
+    sums, tops = measured.layer_rows(["h.0", "h.1", "h.2"])
+    l1, nans = sums[:3], sums[3:]
     assert nans == [1.0, 0.0, 0.0]
     assert math.isnan(l1[0])
     assert l1[1:] == [4.0, 0.0]
-    assert told.tops[1:] == [25.0, -math.inf]
+    assert tops[1:] == [25.0, -math.inf]

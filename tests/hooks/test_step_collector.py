@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.vocabulary.metrics import COUNTERS, INTERVAL_METRICS, SAMPLE_METRICS, WINDOW_MAXIMA, all_metrics
 from sentinel.vocabulary.sample import LayerVariance, Sample
-from trainer_hooks.export.step_collector import Counts, StepCollector, Totals
+from trainer_hooks.export.step_collector import StepCollector, Totals
 
 EXPOSED = """\
 # HELP sentinel_hook_errors_total Errors inside the hook that were kept from the training loop.
@@ -106,7 +106,7 @@ def test_what_is_exported_of_a_step_are_fields_of_the_sample() -> None:
     names = {f.name for f in fields(Sample)}
     assert {m.field for m in SAMPLE_METRICS} <= names
     assert names - {m.field for m in SAMPLE_METRICS} == {"attempt", "time_unix_s", "epoch", "batch_digest"}
-    assert len(COUNTERS) == len(Counts._fields)
+    assert len(COUNTERS) == len(Totals(window_s=60.0).with_step(sample(0), 0.0).counts)
 
 
 def test_before_the_first_step_the_counters_stand_at_0_and_nothing_else_is_said() -> None:

@@ -52,7 +52,13 @@ def analyze(job: Job, *, workers: int = 1, ranks: Ranks | None = None, out: Text
         work.mkdir(parents=True, exist_ok=True)
         if needs_counts(job.metric):
             _map(job, rows, work, "counts", workers, ranks, out)
-            _reduced(ranks, work / "counts.npy", lambda: _add_up(work, len(job.shards(rows))))
+
+            def add_up() -> None:
+                paths = (shard_path(work, "counts", number) for number in range(len(job.shards(rows))))
+                total = summed(np.load(path, allow_pickle=False) for path in paths)
+                written(work / "counts.npy", lambda file: np.save(file, total, allow_pickle=False))
+
+            _reduced(ranks, work / "counts.npy", add_up)
         _map(job, rows, work, "values", workers, ranks, out)
         _reduced(ranks, folder / MANIFEST, lambda: _put_together(job, rows, work, folder))
     Index.load(folder, rows.fingerprint)
@@ -99,11 +105,6 @@ def _await(paths: Sequence[Path], ranks: Ranks) -> None:
                 f"no other rank has finished anything for {ranks.patience_s:g} s; {len(left)} files are missing, the "
                 f"first is {left[0]}: start again, what is done is kept"
             )
-
-
-def _add_up(work: Path, shards: int) -> None:
-    total = summed(np.load(shard_path(work, "counts", number), allow_pickle=False) for number in range(shards))
-    written(work / "counts.npy", lambda file: np.save(file, total, allow_pickle=False))
 
 
 def _put_together(job: Job, rows: Rows, work: Path, folder: Path) -> None:

@@ -40,13 +40,8 @@ def write_deepspeed(index: Index, folder: Path, *, scale: float = 1.0) -> Path:
     edges = whole_numbers(np.array([index.distinct[0], index.distinct[-1]]), scale)
     of_values = _fit(int(edges[0]), int(edges[1]))
     of_samples = _fit(0, len(index) - 1)
-    chunks = (index.values[at : at + _CHUNK] for at in range(0, len(index), _CHUNK))
-    _write(
-        f"{prefix}_sample_to_metric",
-        of_values,
-        (whole_numbers(chunk, scale) for chunk in chunks),
-        np.ones(len(index), dtype=np.int32),
-    )
+    chunks = (whole_numbers(index.values[at : at + _CHUNK], scale) for at in range(0, len(index), _CHUNK))
+    _write(f"{prefix}_sample_to_metric", of_values, chunks, np.ones(len(index), dtype=np.int32))
     values, begins = _groups(index, scale)
     sizes = np.diff(begins)
     if len(sizes) and sizes.max() >= 1 << 31:

@@ -78,14 +78,12 @@ class Index:
 
     @classmethod
     def load(cls, folder: Path, corpus: Mapping[str, Any] | None = None) -> Index:
-        """The index in that folder; with `corpus` (Rows.fingerprint) it must be of that data. DataError when it is of
-        other data, not whole, or no index."""
+        """The index in that folder; of the data that `corpus` (Rows.fingerprint) tells. DataError when it is none."""
         manifest = Manifest.load(folder / MANIFEST)
         if corpus is not None and dict(corpus) != dict(manifest.corpus):
-            pairs = {
-                name: (manifest.corpus.get(name), corpus.get(name)) for name in sorted({*manifest.corpus, *corpus})
-            }
-            name, (there, here) = next((name, pair) for name, pair in pairs.items() if pair[0] != pair[1])
+            names = sorted({*manifest.corpus, *corpus})
+            pairs = ((name, manifest.corpus.get(name), corpus.get(name)) for name in names)
+            name, there, here = next(pair for pair in pairs if pair[1] != pair[2])
             other = f"the index belongs to other data ({name} {there!r} there, {here!r} here)"
             raise DataError(f"{folder}: {other}; analyze this data, or use that")
         parts = [mapped_array(folder / f"{name}.npy") for name in FILES]

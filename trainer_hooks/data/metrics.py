@@ -50,7 +50,9 @@ def named(name: str, *, width: int, pad: int | None, counts: NDArray[np.int64] |
     if needs_counts(name):
         if counts is None:
             raise ConfigError(f"{name} needs the counts of the tokens")
-        bits = surprise(counts)
+        # -log p(w) of each token, nats, p its share of the whole data; 0 of what does not occur: padding
+        share = counts / max(int(counts.sum()), 1)
+        bits = -np.log(share, out=np.zeros(len(counts)), where=counts > 0)
         facts = {"pad": pad, "tokens": int(counts.sum()), "vocabulary": len(counts)}
         if name == "voc":
             return Metric(name=name, values=lambda rows: rarity(rows, bits).astype(np.float32), parameters=facts)
@@ -82,12 +84,6 @@ def count_tokens(rows: NDArray[Any], pad: int | None) -> NDArray[np.int64]:
     if pad is not None and pad < len(counts):
         counts[pad] = 0
     return counts
-
-
-def surprise(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(vocabulary,) -log p(w) of each token, nats, p its share of the whole data; 0 of what does not occur: padding."""
-    share = counts / max(int(counts.sum()), 1)
-    return -np.log(share, out=np.zeros(len(counts)), where=counts > 0)
 
 
 def rarity(rows: NDArray[Any], bits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -46,9 +46,10 @@ class CurriculumOrder(Order):
             at = _of(found, "from")
             part = SkippedRange.from_json(_of(found, "range"))
             self._leave_out(part, None if at is None else Progress.from_json(at))
-        for part in skipped:
-            if part not in self.skipped:
-                self._leave_out(part, self._looked_up(part))
+        for part in (part for part in skipped if part not in self.skipped):
+            walk = self._walk(part.reseeds, self._origin.progress)  # to where it begins in the order that it names
+            before = part.end <= self._origin.position  # all of it is before this order begins
+            self._leave_out(part, None if before else _walked(walk, max(part.begin, walk.position), batch).progress)
 
     @property
     def skipped(self) -> tuple[SkippedRange, ...]:
@@ -92,11 +93,6 @@ class CurriculumOrder(Order):
         """DataError, as `runs`."""
         raise DataError(f"the samples at {list(positions)[:3]} can't be looked up under a curriculum metric")
 
-    def indices(self, position: int, count: int) -> NDArray[np.int64]:
-        """The `count` samples that the next step would take from that position on."""
-        trial = copy.copy(self._at(position))
-        return trial.draw(trial.step + 1, count)
-
     def first(self, position: int) -> int:
         trial = copy.copy(self._at(position))
         step = trial.step + 1
@@ -131,13 +127,6 @@ class CurriculumOrder(Order):
         while walk.position < part.end:
             number, drawn = walk.draw_raw(step, self._batch)
             self._now.left_out[number] = np.union1d(self._now.left_out.get(number, drawn[:0]), drawn)
-
-    def _looked_up(self, part: SkippedRange) -> Progress | None:
-        """Where the part begins in the order that it names; None where all of it is before this order begins."""
-        if part.end <= self._origin.position:
-            return None
-        walk = self._walk(part.reseeds, self._origin.progress)
-        return _walked(walk, max(part.begin, walk.position), self._batch).progress
 
     def _walk(self, reseeds: Sequence[Reseed], begin: Progress) -> CurriculumSampler:
         walk = CurriculumSampler(self._now.pool.paces, reseeds or self.reseeds, begin)

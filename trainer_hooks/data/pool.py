@@ -49,7 +49,6 @@ class Pool:
         self.samples = len(paces[0].index)  # In the whole data set
 
     def let_in(self, step: int) -> Counts:
-        """How many samples each metric lets in at that step."""
         return tuple(pace.let_in(step) for pace in self.paces)
 
     def joined(self, before: Counts, now: Counts) -> NDArray[Any]:
@@ -64,9 +63,6 @@ class Pool:
                     found = found[_within(theirs.index, found, before[other] if other > number else now[other])]
             parts.append(found)
         return np.concatenate(parts)
-
-    def described(self, step: int) -> str:
-        return ", ".join(f"{p.index.name} lets in {p.let_in(step)} of {len(p.index)}" for p in self.paces)
 
 
 def _within(index: Index, samples: NDArray[Any], count: int) -> NDArray[np.bool_]:

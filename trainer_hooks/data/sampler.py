@@ -61,7 +61,6 @@ class CurriculumSampler:
 
     @property
     def progress(self) -> Progress:
-        """Where the drawing stands."""
         segments = tuple(
             Segment(up_to=up_to, size=int(size), drawn=int(drawn), seeds=seeds)
             for up_to, size, drawn, seeds in zip(self._up_to, self._size, self._drawn, self._seeds, strict=True)
@@ -131,14 +130,18 @@ class CurriculumSampler:
         self._clear()
         self._join((0,) * len(let_in), let_in)
         if not self._left:
-            raise DataError(f"no sample is easy enough for step {step}: {self.pool.described(step)}")
+            each = (f"{p.index.name} lets in {p.let_in(step)} of {len(p.index)}" for p in self.pool.paces)
+            raise DataError(f"no sample is easy enough for step {step}: {', '.join(each)}")
 
     def _clear(self) -> None:
         self._left, self._up_to, self._seeds = 0, [], []
         self._size = self._drawn = self._first = self._members = _NOTHING
 
     def _join(self, before: Counts, now: Counts) -> None:
-        size = now[0] - before[0] if len(now) == 1 else self._found(before, now)
+        size = now[0] - before[0]
+        if len(now) > 1:  # no index has what joins side by side
+            joined = self.pool.joined(before, now)
+            self._members, size = np.concatenate([self._members.astype(joined.dtype), joined]), len(joined)
         self._up_to = [*self._up_to, now]
         self._first = np.append(self._first, self._size.sum())
         self._size = np.append(self._size, size)
@@ -146,12 +149,6 @@ class CurriculumSampler:
         self._seeds = [*self._seeds, ((0, self._seed),)]
         self._left += size
         self._changed()
-
-    def _found(self, before: Counts, now: Counts) -> int:
-        """Looks for what joins, where no index has it side by side, and keeps it; how many there are."""
-        joined = self.pool.joined(before, now)
-        self._members = np.concatenate([self._members.astype(joined.dtype), joined])
-        return len(joined)
 
     def _go_to(self, progress: Progress) -> None:
         self.position, self.step, self._pass = progress.position, progress.step, progress.passes

@@ -48,8 +48,7 @@ class Rows:
 def open_rows(
     paths: Sequence[Path], *, seqlen: int | None, validation_share: float = 0.02, pad: int | None = None
 ) -> Rows:
-    """The rows of what the trainer's --data takes, or of one padded (samples, width) .npy, whose samples are all taken.
-    DataError names the file and what would be right."""
+    """Of what the trainer's --data takes, or of all of a padded (samples, width) .npy. DataError names the file."""
     if any(path.suffix == ".npy" for path in paths):
         return _padded(paths, pad)
     if seqlen is None:
@@ -141,14 +140,17 @@ def shard_path(work: Path, stage: Stage, number: int) -> Path:
 
 
 def shard_maker(job: Job, rows: Rows, work: Path, stage: Stage) -> Callable[[int], int]:
-    """A function that makes the result of the shard of that number, puts it where it belongs, and returns the number.
-    ConfigError where there is no such metric."""
+    """A function that makes and stores the result of the shard of that number, and returns the number. ConfigError."""
     shards, metric = job.shards(rows), None
     if stage == "values":
         metric = named(job.metric, width=rows.width, pad=rows.pad, counts=read_counts(work))
 
     def make(number: int) -> int:
-        found = _counted(rows, shards[number]) if metric is None else _measured(metric, rows, shards[number])
+        if metric is None:
+            parts = (rows.tokens[batch.start : batch.stop] for batch in _batches(rows, shards[number], "counts"))
+            found = summed(count_tokens(part, rows.pad) for part in parts)
+        else:
+            found = _measured(metric, rows, shards[number])
         written(shard_path(work, stage, number), functools.partial(np.save, arr=found, allow_pickle=False))
         _forget(rows.row)
         return number
@@ -165,12 +167,6 @@ def read_counts(work: Path) -> NDArray[np.int64] | None:
 def _batches(rows: Rows, shard: range, stage: Stage) -> list[range]:
     each = max(1, _BATCH_TOKENS[stage] // rows.width)
     return [shard[begin : begin + each] for begin in range(0, len(shard), each)]
-
-
-def _counted(rows: Rows, shard: range) -> NDArray[np.int64]:
-    """(largest token + 1,)."""
-    batches = _batches(rows, shard, "counts")
-    return summed(count_tokens(rows.tokens[batch.start : batch.stop], rows.pad) for batch in batches)
 
 
 def summed(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -193,9 +189,8 @@ def _measured(metric: Metric, rows: Rows, shard: range) -> NDArray[Any]:
         found[batch.start - shard.start : batch.stop - shard.start] = values
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         worst = shard.start + int(np.flatnonzero(~np.isfinite(found))[0])
-        raise DataError(
-            f"{metric.name} is {found[worst - shard.start]} for sample {worst}: samples can't be ordered so"
-        )
+        value = found[worst - shard.start]
+        raise DataError(f"{metric.name} is {value} for sample {worst}: samples can't be ordered so")
     return found
 
 

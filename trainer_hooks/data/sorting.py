@@ -4,8 +4,6 @@ short piece of every run, and all of these pieces together fit in memory."""
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -68,34 +66,21 @@ class Sorted:
 def sort_values(values: Path, folder: Path, run_samples: int = RUN_SAMPLES) -> int:
     """Makes the files of `Sorted` out of values.npy; how many distinct values there are. Scratch files stay behind."""
     mapped = np.load(values, mmap_mode="r")
-    count, dtype = len(mapped), mapped.dtype
+    count, dtype, header_bytes = len(mapped), mapped.dtype, mapped.offset
     del mapped
     out = Sorted(folder, dtype, count)
     if count:
-        runs = _Runs(values, folder, count, dtype, run_samples)
-        for part in runs.merged():
+        for part in _Runs(values, header_bytes, folder, count, dtype, run_samples).merged():
             out.append(*part)
     return out.close()
-
-
-class _OnDisk:
-    """Numbers in a file, one at a time. A map of the file would keep far more of it in memory than is looked at."""
-
-    def __init__(self, file: int, dtype: np.dtype[Any]) -> None:
-        self._file, self._dtype = file, dtype
-
-    def __len__(self) -> int:
-        return os.fstat(self._file).st_size // self._dtype.itemsize
-
-    def __getitem__(self, number: int) -> Any:
-        item = self._dtype.itemsize
-        return np.frombuffer(os.pread(self._file, item, number * item), dtype=self._dtype)[0]
 
 
 class _Runs:
     """Sorted runs, end to end in one file of values and one of sample numbers."""
 
-    def __init__(self, values: Path, folder: Path, count: int, dtype: np.dtype[Any], each: int) -> None:
+    def __init__(
+        self, values: Path, header_bytes: int, folder: Path, count: int, dtype: np.dtype[Any], each: int
+    ) -> None:
         self._paths = (folder / "runs.values", folder / "runs.samples")
         self._dtypes = (dtype, np.dtype(np.int64))
         self._begins = list(range(0, count, each))
@@ -105,9 +90,7 @@ class _Runs:
         kept = []
         with self._paths[0].open("wb") as run_values, self._paths[1].open("wb") as run_samples:
             for begin in self._begins:
-                part = np.fromfile(
-                    values, dtype=dtype, count=each, offset=self._header(values) + begin * dtype.itemsize
-                )
+                part = np.fromfile(values, dtype=dtype, count=each, offset=header_bytes + begin * dtype.itemsize)
                 order = np.argsort(part, kind="stable")
                 part = part[order]
                 kept.append(part[spacing - 1 :: spacing].copy())  # a view would keep the whole run
@@ -116,14 +99,6 @@ class _Runs:
         # From one bound to the next there are as many kept values as runs. Each stands for a spacing of samples, and of
         # each run less than a spacing comes on top: `each` samples at most, those whose value is the bound aside.
         self._bounds = np.unique(np.sort(np.concatenate(kept))[runs - 1 :: runs])
-
-    @staticmethod
-    def _header(values: Path) -> int:
-        """Bytes of the .npy before its numbers."""
-        with values.open("rb") as file:
-            np.lib.format.read_magic(file)
-            np.lib.format.read_array_header_1_0(file)
-            return file.tell()
 
     def merged(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Values and sample numbers, in order, some at a time."""
@@ -143,10 +118,14 @@ class _Runs:
     def _upto(
         self, begins: Sequence[int], ends: Sequence[int], limit: Any, side: Literal["left", "right"]
     ) -> list[int]:
-        find = bisect_right if side == "right" else bisect_left
-        with self._paths[0].open("rb") as file:
-            values = _OnDisk(file.fileno(), self._dtypes[0])
-            return [find(values, limit, begin, end) for begin, end in zip(begins, ends, strict=True)]
+        found = []
+        for begin, end in zip(begins, ends, strict=True):
+            left = end - begin  # mapped run by run, and let go of: a map keeps far more in memory than is looked at
+            run = (
+                np.memmap(self._paths[0], self._dtypes[0], "r", begin * self._dtypes[0].itemsize, left) if left else ()
+            )
+            found.append(begin + int(np.searchsorted(run, limit, side)))
+        return found
 
     def _read(self, begin: int, end: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         values, samples = (

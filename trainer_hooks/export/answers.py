@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 import http.client
 import io
@@ -15,9 +14,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -35,33 +32,6 @@ _NO_VERSION = re.compile(r"version=(?!\d+(\.\d+){0,2}\s*([;,]|$))", re.ASCII)
 """A version of a format that is no number: the application raises on it; plain text is what everybody reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """The user and the password of HTTP's basic authentication."""
-
-    expected: bytes  # user:password, as UTF-8
-
-    @classmethod
-    def read(cls, user: str, password_file: Path) -> Credentials:
-        """The password is the file's text without the newline at its end. OSError, or ValueError where it is empty."""
-        password = password_file.read_text(encoding="utf-8").rstrip("\r\n")
-        if not user or not password:
-            raise ValueError(f"basic authentication needs a user and a password; {password_file} holds the password")
-        return cls(f"{user}:{password}".encode())
-
-    def __repr__(self) -> str:
-        return "Credentials(…)"
-
-    def admit(self, authorization: str | None) -> bool:
-        """Whether the header is right, compared in constant time."""
-        scheme, _, encoded = (authorization or "").partition(" ")
-        try:
-            given = base64.b64decode(encoded.strip(), validate=True)
-        except (binascii.Error, ValueError):
-            given = b""
-        return hmac.compare_digest(given, self.expected) and scheme.lower() == "basic"
-
-
 class Answers:
     """Answers requests for one collector's metrics, on one thread."""
 
@@ -69,14 +39,14 @@ class Answers:
         self,
         collector: StepCollector,
         *,
-        credentials: Credentials | None = None,
+        password: bytes | None = None,  # user:password of HTTP's basic authentication, as UTF-8
         failed: Callable[[Exception], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         registry = CollectorRegistry()
         registry.register(collector)
         self._app = make_wsgi_app(registry)
-        self._credentials = credentials
+        self._password = password
         self._failed = failed
         self._clock = clock
         self._kept: dict[tuple[str, ...], tuple[float, bytes]] = {}
@@ -100,7 +70,7 @@ class Answers:
             headers = http.client.parse_headers(io.BytesIO(rest))
         except http.client.HTTPException:
             return _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        if self._credentials is not None and not self._credentials.admit(headers.get("Authorization")):
+        if self._password is not None and not _admits(self._password, headers.get("Authorization")):
             return _plain(HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", 'Basic realm="sentinel", charset="UTF-8"'))
         method, (path, _, query) = words[0], words[1].partition("?")
         request = (method, path, query, headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
@@ -130,6 +100,16 @@ class Answers:
         body = b"".join(self._app(environment, lambda status, headers: head.extend((status, headers))))
         status, sent = head
         return _answer(status, sent, body)
+
+
+def _admits(expected: bytes, authorization: str | None) -> bool:
+    """Whether the header is right, compared in constant time."""
+    scheme, _, encoded = (authorization or "").partition(" ")
+    try:
+        given = base64.b64decode(encoded.strip(), validate=True)
+    except ValueError:
+        given = b""
+    return hmac.compare_digest(given, expected) and scheme.lower() == "basic"
 
 
 def _plain(status: HTTPStatus, *headers: tuple[str, str]) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer_hooks.export.answers import Answers, Credentials
+from trainer_hooks.export.answers import Answers
 from trainer_hooks.export.metrics_server import MetricsServer, listen
 from trainer_hooks.export.step_collector import StepCollector
 
@@ -63,47 +63,63 @@ class Exporter:
         failed: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self.settings = settings
-        credentials, tls = _credentials(settings), _tls(settings)
+        password, tls = _password(settings), _tls(settings)
         self._server = MetricsServer(
             listen(settings.address, settings.port),
-            Answers(collector, credentials=credentials, failed=failed).to,
+            Answers(collector, password=password, failed=failed).to,
             tls=tls,
             failed=failed,
         )
         self.address = self._server.address
         self.port = self._server.port
-        self.announcement: Announcement | None = None
+        self.announced: tuple[Path, list[dict[str, Any]]] | None = None  # The file, and what was written into it
         scheme = "http" if tls is None else "https"
         log.info("sentinel: /metrics is at %s://%s/metrics", scheme, target(self.address, self.port))
-        if credentials is not None and tls is None and not is_loopback(self.address):
+        if password is not None and tls is None and not is_loopback(self.address):
             log.warning("sentinel: the password of /metrics travels in the clear: give it a certificate as well")
 
     def close(self) -> None:
         """Stops serving, frees the port and removes the announcement. Raises OSError."""
         self._server.close()
-        if self.announcement is not None:
-            with contextlib.suppress(FileNotFoundError):  # the whole folder, it may be: nothing is announced
-                self.announcement.withdraw()
+        with contextlib.suppress(FileNotFoundError):  # the whole folder, it may be: nothing is announced
+            if self.announced is not None:
+                path, groups = self.announced
+                if json.loads(path.read_text(encoding="utf-8")) == groups:  # else another attempt has since
+                    _write(path, [])
 
 
 def announce(exporter: Exporter | None, path: Path, labels: Mapping[str, str]) -> None:
-    """Writes the file_sd file of the run; where there is no exporter, an earlier attempt's target goes. OSError."""
-    announcement, where, tls = Announcement(path), None, False
+    """Writes the file_sd file of the run, atomically; with no target where others reach no exporter. OSError."""
+    groups: list[dict[str, Any]] = []
     if exporter is not None:
-        settings, tls = exporter.settings, exporter.settings.certificate is not None
+        settings = exporter.settings
         name = settings.announce or reachable_name(settings.address, exporter.address)
-        where = None if name is None else target(name, exporter.port)
-    announcement.announce(where, labels, tls=tls)
-    if exporter is not None:
-        exporter.announcement = announcement
+        if name is not None:
+            scheme = {} if settings.certificate is None else {"__scheme__": "https"}
+            groups = [{"targets": [target(name, exporter.port)], "labels": {**labels, **scheme}}]
+            exporter.announced = path, groups
+    if groups or path.exists():
+        _write(path, groups)
 
 
-def _credentials(settings: ExporterSettings) -> Credentials | None:
-    if settings.user is not None and settings.password_file is not None:
-        return Credentials.read(settings.user, Path(settings.password_file))
-    if settings.user is not None or settings.password_file is not None:
+def _write(path: Path, groups: list[dict[str, Any]]) -> None:
+    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    beside.write_text(json.dumps(groups) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _password(settings: ExporterSettings) -> bytes | None:
+    """user:password. The password is the file's text without the newline at its end. OSError, ValueError."""
+    if settings.user is None and settings.password_file is None:
+        return None
+    if settings.user is None or settings.password_file is None:
         raise ValueError("basic authentication needs both a user and a password_file")
-    return None
+    password = Path(settings.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    if not settings.user or not password:
+        raise ValueError(
+            f"basic authentication needs a user and a password; {settings.password_file} holds the password"
+        )
+    return f"{settings.user}:{password}".encode()
 
 
 def _tls(settings: ExporterSettings) -> Callable[[], ssl.SSLContext] | None:
@@ -113,25 +129,21 @@ def _tls(settings: ExporterSettings) -> Callable[[], ssl.SSLContext] | None:
             raise ValueError("a key needs its certificate")
         return None
     certificate, key = Path(settings.certificate), Path(settings.key or settings.certificate)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context, known = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), (0, 0)
 
-    def written() -> tuple[int, int]:
-        return certificate.stat().st_mtime_ns, key.stat().st_mtime_ns
-
-    def load() -> tuple[int, int]:
-        before = written()
-        context.load_cert_chain(certificate, key, password=lambda: b"")  # or OpenSSL would ask at the terminal
-        return before
-
-    known = load()
+    def take_up() -> None:
+        nonlocal known
+        written = certificate.stat().st_mtime_ns, key.stat().st_mtime_ns
+        if written != known:
+            context.load_cert_chain(certificate, key, password=lambda: b"")  # or OpenSSL would ask at the terminal
+            known = written
 
     def current() -> ssl.SSLContext:
-        nonlocal known
         with contextlib.suppress(OSError):  # during a renewal the old one serves
-            if written() != known:
-                known = load()
+            take_up()
         return context
 
+    take_up()
     return current
 
 
@@ -154,29 +166,3 @@ def reachable_name(configured: str, bound: str) -> str | None:
     if ipaddress.ip_address(bound.partition("%")[0]).is_unspecified:
         return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     return configured
-
-
-class Announcement:
-    """The one target of an attempt, in a file that other attempts write as well."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._groups: list[dict[str, Any]] = []
-
-    def announce(self, where: str | None, labels: Mapping[str, str], *, tls: bool = False) -> None:
-        """Writes the target, atomically; without one, an earlier attempt's is removed. Raises OSError."""
-        if where is not None:
-            scheme = {"__scheme__": "https"} if tls else {}
-            self._groups = [{"targets": [where], "labels": {**labels, **scheme}}]
-        if where is not None or self._path.exists():
-            self._write(self._groups)
-
-    def withdraw(self) -> None:
-        """Empties the file, unless another attempt has announced itself since. Raises OSError."""
-        if self._groups and json.loads(self._path.read_text(encoding="utf-8")) == self._groups:
-            self._write([])
-
-    def _write(self, groups: list[dict[str, Any]]) -> None:
-        beside = self._path.with_name(f".{self._path.name}.{socket.gethostname()}.{os.getpid()}")
-        beside.write_text(json.dumps(groups) + "\n", encoding="utf-8")
-        beside.replace(self._path)

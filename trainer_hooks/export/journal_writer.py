@@ -26,8 +26,7 @@ def journal_path(state_dir: Path, attempt: int) -> Path:
 
 
 def create_attempt(state_dir: Path) -> tuple[int, int]:
-    """Mints the next attempt's number by O_EXCL-creating its journal; returns (number, file descriptor). Two that race
-    get different numbers, and a number is never used again."""
+    """(number, file descriptor) of the next attempt, minted by O_EXCL-creating its journal: never used twice."""
     folder = state_dir / "attempts"
     folder.mkdir(parents=True, exist_ok=True)
     taken = [int(p.stem) for p in folder.glob("*.jsonl") if p.stem.isdecimal()]

@@ -34,8 +34,7 @@ _CLOSE_S = 5.0
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listening socket; where the port is taken, at any free one. An empty address is every one. Raises OSError;
-    ValueError for what is no port."""
+    """Where the port is taken, at any free one. An empty address is every one. OSError; ValueError for no port."""
     if not 0 <= port < 1 << 16:  # or the resolver would make another one of it
         raise ValueError(f"a port is 0 to 65535, not {port}")
     found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -96,7 +95,13 @@ class MetricsServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._closing = threading.Event()
-        _close_in_children(self)
+        known = weakref.ref(self)
+
+        def close_in_child() -> None:  # a data loader's workers are forks of the trainer: they would keep the port
+            if (ours := known()) is not None:
+                ours._listening.close()
+
+        os.register_at_fork(after_in_child=close_in_child)
         self._thread = threading.Thread(target=self._run, name="sentinel-exporter", daemon=True)
         self._thread.start()
 
@@ -125,7 +130,9 @@ class MetricsServer:
             if self._closing.wait(_COMES_BACK_S):
                 return
             try:
-                self._listen_again()
+                if not self._listens():
+                    self._let_go()
+                    self._listening = _bound(self._listening.family, self._place)  # which are announced
             except OSError as error:
                 self._failed(error)
 
@@ -135,28 +142,24 @@ class MetricsServer:
 
     async def _serve(self) -> None:
         self._accepting = asyncio.current_task()
+        allowance = Allowance(time.thread_time(), time.monotonic())
         try:
-            await self._accept()
+            while not self._closing.is_set():
+                if (accepted := await self._next()) is None:
+                    continue
+                if len(self._connections) >= _MOST_CONNECTIONS:
+                    oldest = next(iter(self._connections))
+                    self._forget(oldest)
+                    oldest.cancel()
+                tls = None if self._tls is None else self._tls()
+                connection = asyncio.get_running_loop().create_task(converse(accepted, tls, self._answer))
+                connection.add_done_callback(self._forget)
+                self._connections[connection] = None
+                await asyncio.sleep(allowance.wait_s(time.thread_time(), time.monotonic()))
         finally:
             if self._connections:
                 await asyncio.wait(set(self._connections), timeout=1.0)  # the end of the loop cancels the others
             self._connections.clear()
-
-    async def _accept(self) -> None:
-        allowance = Allowance(time.thread_time(), time.monotonic())
-        while not self._closing.is_set():
-            accepted = await self._next()
-            if accepted is None:
-                continue
-            if len(self._connections) >= _MOST_CONNECTIONS:
-                oldest = next(iter(self._connections))
-                self._forget(oldest)
-                oldest.cancel()
-            tls = None if self._tls is None else self._tls()
-            connection = asyncio.get_running_loop().create_task(converse(accepted, tls, self._answer))
-            connection.add_done_callback(self._forget)
-            self._connections[connection] = None
-            await asyncio.sleep(allowance.wait_s(time.thread_time(), time.monotonic()))
 
     def _forget(self, connection: asyncio.Task[None]) -> None:
         self._connections.pop(connection, None)
@@ -199,25 +202,8 @@ class MetricsServer:
         except OSError:  # closed, or another kind of file by now
             return False
 
-    def _listen_again(self) -> None:
-        """At the same address and port, which are announced. Raises OSError."""
-        if not self._listens():
-            self._let_go()
-            self._listening = _bound(self._listening.family, self._place)
-
     def _let_go(self) -> None:
         if self._is_ours():
             self._listening.close()
         else:
             self._listening.detach()  # its number belongs to another file by now
-
-
-def _close_in_children(server: MetricsServer) -> None:
-    """A data loader's workers are forks of the trainer: they would keep the port after its end."""
-    known = weakref.ref(server)
-
-    def close() -> None:
-        if (ours := known()) is not None:
-            ours._listening.close()
-
-    os.register_at_fork(after_in_child=close)

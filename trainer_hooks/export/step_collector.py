@@ -9,47 +9,22 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
+from sentinel.vocabulary import metrics
 from sentinel.vocabulary.loss_ratio import SPIKE_RATIO
-from sentinel.vocabulary.metrics import (
-    COUNTERS,
-    HOOK_ERRORS,
-    INTERVAL_METRICS,
-    LAYER_METRICS,
-    LAYER_STEP,
-    SAMPLE_METRICS,
-    WINDOW,
-    WINDOW_MAXIMA,
-    Exported,
-    all_metrics,
-    exemplar,
-)
 from sentinel.vocabulary.sample import LayerVariance, Sample
 
-_HELP = {metric.name: metric.help for metric in all_metrics()}
+_HELP = {metric.name: metric.help for metric in metrics.all_metrics()}
 _LABELS = ["run", "attempt"]
 
 _SLICES = 12  # parts of a window, each with its own maximum: a maximum shows for one window, and up to a twelfth more
 _NEVER = -math.inf
-_readings = attrgetter(*(metric.field for metric in WINDOW_MAXIMA))
-_at_intervals = attrgetter(*(metric.field for metric in INTERVAL_METRICS))
-
-
-class Counts(NamedTuple):
-    """Steps of the attempt so far."""
-
-    steps: int = 0
-    spikes: int = 0  # With a loss ratio above 1.2; inf, which is that of a loss that is not finite, counts
-    nonfinite: int = 0  # With a loss of nan or inf
-    skipped: int = 0
-
-
-_NONE = Counts()
+_readings = attrgetter(*(metric.field for metric in metrics.WINDOW_MAXIMA))
+_at_intervals = attrgetter(*(metric.field for metric in metrics.INTERVAL_METRICS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +32,11 @@ class Totals:
     """Up to and with one step. Each step makes a new object, so a reader never sees half of a step."""
 
     window_s: float  # How long a maximum shows at least
-    counts: Counts = _NONE
-    # Of each of the counts the last step that it has counted, for exemplars.
-    counted: tuple[Sample | None, ...] = (None,) * len(Counts._fields)
+    counts: tuple[int, ...] = (0,) * len(metrics.COUNTERS)  # Of each of COUNTERS the steps of the attempt so far
+    counted: tuple[Sample | None, ...] = (None,) * len(metrics.COUNTERS)  # Of each the last step, for exemplars
     latest: Sample | None = None
-    measured: tuple[float | None, ...] = (None,) * len(INTERVAL_METRICS)  # Of each of INTERVAL_METRICS the last reading
+    # Of each of INTERVAL_METRICS the last reading.
+    measured: tuple[float | None, ...] = (None,) * len(metrics.INTERVAL_METRICS)
     # (number of the slice since the clock began, the largest of each of WINDOW_MAXIMA in it), the oldest first.
     slices: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
@@ -80,7 +55,7 @@ class Totals:
         measured = tuple([old if new is None else new for old, new in zip(self.measured, news, strict=True)])
         return Totals(
             window_s=self.window_s,
-            counts=Counts(*[count + hit for count, hit in zip(self.counts, hits, strict=True)]),
+            counts=tuple([count + hit for count, hit in zip(self.counts, hits, strict=True)]),
             counted=tuple([sample if hit else last for last, hit in zip(self.counted, hits, strict=True)]),
             latest=sample,
             measured=measured,
@@ -91,8 +66,8 @@ class Totals:
         """{field: the latest step's reading}; of what is measured at intervals, the last measured one."""
         if self.latest is None:
             return {}
-        readings = {metric.field: getattr(self.latest, metric.field) for metric in SAMPLE_METRICS}
-        readings |= {metric.field: value for metric, value in zip(INTERVAL_METRICS, self.measured, strict=True)}
+        readings = {metric.field: getattr(self.latest, metric.field) for metric in metrics.SAMPLE_METRICS}
+        readings |= {metric.field: value for metric, value in zip(metrics.INTERVAL_METRICS, self.measured, strict=True)}
         return {field: float(value) for field, value in readings.items() if value is not None}
 
     def maxima(self, now: float) -> dict[str, float]:
@@ -100,7 +75,7 @@ class Totals:
         oldest = self._slice(now) - _SLICES
         rows = [row for number, row in self.slices if number >= oldest]
         largest = map(max, zip(*rows, strict=True)) if rows else ()
-        return {m.field: top for m, top in zip(WINDOW_MAXIMA, largest, strict=False) if top != _NEVER}
+        return {m.field: top for m, top in zip(metrics.WINDOW_MAXIMA, largest, strict=False) if top != _NEVER}
 
     def _slice(self, now: float) -> int:
         return int(now * _SLICES / self.window_s)
@@ -141,49 +116,47 @@ class StepCollector(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """Every family, empty: so that a scrape may ask for some of them by `name[]`."""
-        for metric in all_metrics():
+        for metric in metrics.all_metrics():
             yield (CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily)(metric.name, metric.help)
 
     def collect(self) -> Iterator[Metric]:
         """The families, for prometheus_client, in the order of the vocabulary."""
         totals, now = self._totals, self._clock()
-        yield self._counter(HOOK_ERRORS, self._errors())
-        for counter, count, step in zip(COUNTERS, totals.counts, totals.counted, strict=True):
+        yield self._counter(metrics.HOOK_ERRORS, self._errors())
+        for counter, count, step in zip(metrics.COUNTERS, totals.counts, totals.counted, strict=True):
             yield self._counter(counter, count, step)
         readings = totals.readings()
-        for metric in SAMPLE_METRICS:
+        for metric in metrics.SAMPLE_METRICS:
             if metric.field in readings:
                 yield self._gauge(metric.name, readings[metric.field])
-        yield self._gauge(WINDOW.name, totals.window_s)
+        yield self._gauge(metrics.WINDOW.name, totals.window_s)
         maxima = totals.maxima(now)
-        for metric in SAMPLE_METRICS:
+        for metric in metrics.SAMPLE_METRICS:
             if metric.field in maxima:
                 yield self._gauge(metric.maximum_name, maxima[metric.field])
         if (reading := self._layers()) is not None:
             yield from self._of_layers(reading)
 
     def _of_layers(self, reading: LayerVariance) -> Iterator[Metric]:
-        yield self._gauge(LAYER_STEP.name, reading.global_step)
-        for metric in LAYER_METRICS:
+        yield self._gauge(metrics.LAYER_STEP.name, reading.global_step)
+        for metric in metrics.LAYER_METRICS:
             family = GaugeMetricFamily(metric.name, metric.help, labels=[*_LABELS, "layer"])
             for layer, value in zip(reading.layers, getattr(reading, metric.field), strict=True):
                 family.add_metric([*self._labels, layer], float(value))
             yield family
 
-    def _counter(self, counter: Exported, count: int, step: Sample | None = None) -> Metric:
+    def _counter(self, counter: metrics.Exported, count: int, step: Sample | None = None) -> Metric:
         family = CounterMetricFamily(counter.name, counter.help, labels=_LABELS)
         labels = dict(zip(_LABELS, self._labels, strict=True))  # older versions take no exemplar in add_metric
-        family.add_sample(counter.name, labels, count, exemplar=None if step is None else _of_step(step))
+        exemplar_of = None
+        if step is not None:  # run and attempt are the series' own labels; a step can be none: there are too many
+            readings = {"global_step": step.global_step, "loss": float(step.loss), "loss_ratio": step.loss_ratio}
+            shown = metrics.exemplar(readings, step.time_unix_s)
+            exemplar_of = Exemplar(dict(shown.labels), shown.value, shown.time_unix_s)
+        family.add_sample(counter.name, labels, count, exemplar=exemplar_of)
         return family
 
     def _gauge(self, name: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, _HELP[name], labels=_LABELS)
         family.add_metric(self._labels, float(value))
         return family
-
-
-def _of_step(step: Sample) -> Exemplar:
-    """Which step it was. Run and attempt are the series' own labels; a step can be none: there are too many."""
-    readings = {"global_step": step.global_step, "loss": float(step.loss), "loss_ratio": step.loss_ratio}
-    shown = exemplar(readings, step.time_unix_s)
-    return Exemplar(dict(shown.labels), shown.value, shown.time_unix_s)

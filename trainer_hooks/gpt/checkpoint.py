@@ -21,8 +21,7 @@ _FORM = Form(error=CheckpointError)
 
 @dataclass(slots=True, kw_only=True)
 class Progress(Decisions):
-    """How far the run is, and by which decisions it got there. The client state, but for the RNG: it holds JSON, so
-    that an untrusting reader needs no class of ours."""
+    """How far the run is: the client state, but for the RNG, as JSON: an untrusting reader needs no class of ours."""
 
     step: int = 0
     consumed_samples: int = 0

@@ -52,8 +52,7 @@ class Corpus:
 
 
 def load_corpus(paths: Sequence[Path], *, seqlen: int, vocabulary: int | None, validation_share: float) -> Corpus:
-    """The corpus of these paths: one token file (.bin), or text files and folders of them (default: Python's own).
-    DataError names the file and what would be right."""
+    """Of one token file (.bin), or of text files and folders of them (default: Python's own). DataError names it."""
     if any(p.suffix in (".bin", ".idx") for p in paths):
         if len(paths) != 1:
             raise DataError(f"one token file is taken, not {len(paths)}")
@@ -81,7 +80,9 @@ def _text(paths: Sequence[Path], *, stdlib: bool) -> NDArray[np.uint8]:
     for path in paths:
         if not path.exists():
             raise DataError(f"{path}: no such file or folder")
-        for file in _text_files(path, stdlib=stdlib):
+        # of the library its own top level alone: the same files whatever else is installed
+        files = [path] if path.is_file() else sorted(path.glob("*.py") if stdlib else path.rglob("*"))
+        for file in (p for p in files if stdlib or p.is_file()):
             try:
                 lines += [line for line in file.read_bytes().splitlines(keepends=True) if line.isascii()]
             except OSError as error:
@@ -90,14 +91,6 @@ def _text(paths: Sequence[Path], *, stdlib: bool) -> NDArray[np.uint8]:
         raise DataError(f"{_said(paths)}: no line of ASCII text")
     random.Random(0).shuffle(lines)  # noqa: S311 - an order, not a secret
     return np.frombuffer(b"".join(lines)[:_TEXT_BYTES], dtype=np.uint8)
-
-
-def _text_files(path: Path, *, stdlib: bool) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if stdlib:  # the same files whatever else is installed: only the library's own top level
-        return sorted(path.glob("*.py"))
-    return sorted(p for p in path.rglob("*") if p.is_file())
 
 
 def _token_file(path: Path) -> NDArray[Any]:

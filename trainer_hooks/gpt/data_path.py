@@ -48,12 +48,11 @@ class DataPath:
         rank: DataRank,
         seen: Callable[[Tensor], None] = lambda _: None,
     ) -> None:
-        """`skipped`: what sentinel has left out of the data beside what the checkpoint knows of. `seen` is called with
-        each micro-batch at full length, on the CPU."""
+        """`skipped`: what sentinel has left out. `seen` gets each micro-batch at full length, on the CPU."""
         self._engine, self._corpus, self._schedules = engine, corpus, schedules
         self._progress, self._rank, self._seen = progress, rank, seen
         self._at_once = rank.size * engine.train_micro_batch_size_per_gpu()
-        self.order = data_order(schedules.curriculum, corpus, settings, progress, progress.left_out(skipped))
+        self.order = self._order_from(settings, progress.left_out(skipped))
         self.warmup = SeqlenWarmup(schedules.seqlen, schedules.shorten, engine=engine)
         if progress.warmup is not None:
             self.warmup.load(progress.warmup)
@@ -67,6 +66,26 @@ class DataPath:
         if ltd.drops and progress.step + 1 < ltd.end_step:
             self._ltd = RandomLtd(engine.module, Block, ltd, seed=settings.seed, data_rank=rank, layers=ltd.layers)
         self.samples = 0  # Of the step that was begun, over all ranks
+
+    def _order_from(
+        self, settings: argparse.Namespace, skipped: tuple[SkippedRange, ...]
+    ) -> DataOrder | CurriculumOrder:
+        """The order from progress.consumed_samples on. DataError where an index is not of this data. A curriculum that
+        the checkpoint knows goes on, whatever its pacing is now; another one begins there."""
+        curriculum, progress = self._schedules.curriculum, self._progress
+        if curriculum is None:
+            return DataOrder(self._corpus.training_samples, settings.seed, progress.reseeds, skipped)
+        known = progress.curriculum
+        return CurriculumOrder(
+            _paces(curriculum, settings),
+            settings.seed,
+            batch=settings.global_batch,
+            reseeds=progress.reseeds,
+            skipped=skipped,
+            state=known["order"] if known is not None and known["indexes"] == _indexes(curriculum) else None,
+            position=progress.consumed_samples,
+            step=progress.step,
+        )
 
     def begin(self, step: int) -> Iterator[Tensor]:
         """Begins a step, takes note of what it consumes, and returns this rank's micro-batches, (rows, L + 1) tokens.
@@ -148,40 +167,11 @@ class DataPath:
         progress.skipped = self.order.skipped
         progress.warmup = self.warmup.state()
         progress.layer_tokens = self.layer_tokens.by_layer
-        progress.curriculum = curriculum_state(self.order, self._schedules.curriculum)
-
-
-def data_order(
-    curriculum: CurriculumSchedule | None,
-    corpus: Corpus,
-    settings: argparse.Namespace,
-    progress: Progress,
-    skipped: Sequence[SkippedRange],
-) -> DataOrder | CurriculumOrder:
-    """The order from progress.consumed_samples on. DataError where an index is not of this data. A curriculum that the
-    checkpoint knows goes on, whatever its pacing is now; another one begins there."""
-    if curriculum is None:
-        return DataOrder(corpus.training_samples, settings.seed, progress.reseeds, skipped)
-    known = progress.curriculum
-    return CurriculumOrder(
-        _paces(curriculum, settings),
-        settings.seed,
-        batch=settings.global_batch,
-        reseeds=progress.reseeds,
-        skipped=skipped,
-        state=known["order"] if known is not None and known["indexes"] == _indexes(curriculum) else None,
-        position=progress.consumed_samples,
-        step=progress.step,
-    )
-
-
-def curriculum_state(
-    order: DataOrder | CurriculumOrder, curriculum: CurriculumSchedule | None
-) -> dict[str, Any] | None:
-    """For the checkpoint: what `data_order` goes on from."""
-    if curriculum is None or isinstance(order, DataOrder):
-        return None
-    return {"indexes": _indexes(curriculum), "order": order.state()}
+        curriculum, order = self._schedules.curriculum, self.order
+        if curriculum is not None and isinstance(order, CurriculumOrder):
+            progress.curriculum = {"indexes": _indexes(curriculum), "order": order.state()}
+        else:
+            progress.curriculum = None
 
 
 def _indexes(curriculum: CurriculumSchedule) -> dict[str, str]:
@@ -190,13 +180,14 @@ def _indexes(curriculum: CurriculumSchedule) -> dict[str, str]:
 
 def _paces(curriculum: CurriculumSchedule, settings: argparse.Namespace) -> list[Pace]:
     rows = open_rows(settings.data, seqlen=shape(settings).seqlen, validation_share=settings.validation_share)
-    paces = []
-    for name, metric in curriculum.metrics.items():
-        index = _index(Path(metric.index), name, rows)
-        difficulty = metric.difficulty
-        by_value = difficulty.kind == "value"
-        paces.append(Pace(index=index, difficulty=difficulty, kind="value" if by_value else "percentile"))
-    return paces
+    return [
+        Pace(
+            index=_index(Path(metric.index), name, rows),
+            difficulty=metric.difficulty,
+            kind="value" if metric.difficulty.kind == "value" else "percentile",
+        )
+        for name, metric in curriculum.metrics.items()
+    ]
 
 
 def _index(folder: Path, name: str, rows: Rows) -> Index:

@@ -102,9 +102,8 @@ class GPT(nn.Module):
         self.apply(_initialise)
         for block in self.blocks:  # each residual sum has 2 * layers terms: GPT-2's scaled init
             for name in ("attention_out", "mlp_out"):
-                nn.init.normal_(
-                    block.get_submodule(name).get_parameter("weight"), std=0.02 / math.sqrt(2 * shape.layers)
-                )
+                weight = block.get_submodule(name).get_parameter("weight")
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * shape.layers))
 
     def report_logits_to(self, report: Callable[..., None]) -> None:
         """Calls `report` in each forward pass of the training: `Hook.report_logits`, which decides what is read."""

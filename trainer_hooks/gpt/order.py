@@ -7,6 +7,7 @@ samples themselves, wherever a later order puts them.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -74,6 +75,14 @@ class Order(ABC):
     def first(self, position: int) -> int:
         """The position of the next sample that is not left out."""
 
+    @abstractmethod
+    def take(self, position: int, count: int, step: int | None = None) -> tuple[NDArray[np.int64], int]:
+        """The next `count` sample numbers that are not left out, and the position after the last of them."""
+
+    def indices(self, position: int, count: int) -> NDArray[np.int64]:
+        """The `count` sample numbers that would be taken next from that position on."""
+        return copy.copy(self).take(position, count)[0]
+
     def facts(self, position: int) -> dict[str, Any]:
         """{field of RunStarted: value} of a start at that position."""
         return {
@@ -112,10 +121,6 @@ class DataOrder(Order):
 
     def skip(self, position: int, count: int) -> None:
         self._skipped = (*self._skipped, SkippedRange(begin=position, end=position + count, reseeds=self.reseeds))
-
-    def indices(self, position: int, count: int) -> NDArray[np.int64]:
-        """The `count` sample numbers from that position on."""
-        return self.take(position, count)[0]
 
     def first(self, position: int) -> int:
         return self.take(position, 1)[1] - 1
@@ -156,8 +161,6 @@ class DataOrder(Order):
         count: int,
         step: int | None = None,  # noqa: ARG002 - asked of every order
     ) -> tuple[NDArray[np.int64], int]:
-        """The next `count` sample numbers that are not left out, and the position after the last of them. Whichever
-        step takes them."""
         if not count:
             return np.empty(0, dtype=np.int64), position
         parts = []

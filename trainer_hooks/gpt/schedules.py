@@ -40,13 +40,16 @@ class Schedules:
     @classmethod
     def of(cls, settings: argparse.Namespace, told: DataEfficiency, standing: TrainingSettings) -> Schedules:
         """ConfigError where two of them do not go together, or one is not of this model's length."""
+        full = shape(settings).seqlen
         recipe, rarity = recipe_schedules(settings)
-        ltd = told.random_ltd or recipe.random_ltd or _random_ltd(settings)
-        by_default = told.seqlen or recipe.seqlen or _seqlen(settings)
+        kept, steps = settings.random_ltd or (full, 0)
+        ltd = told.random_ltd or recipe.random_ltd or RandomLtdSchedule(start=kept, full=full, total_steps=steps)
+        by_default = told.seqlen or recipe.seqlen or _seqlen(settings, full)
+        start, increment, samples = settings.rampup_batch_size or (settings.global_batch, 1, 0)
         own = Track(  # the run's schedules as configured: its LR goes by these, whatever sentinel decided since
             full=by_default.full,
             seqlen=by_default,
-            batch=_batch_size(settings),
+            batch=BatchSizeSchedule(start=start, full=settings.global_batch, increment=increment, ramp_samples=samples),
             shorten=told.shorten or settings.seqlen_shorten,
             unforeseen="full",
             random_ltd=ltd,
@@ -55,7 +58,6 @@ class Schedules:
         seqlen = standing.seqlen or by_default
         batch_size = standing.batch_size or own.batch
         refuse_beside_slw(seqlen, batch_size)
-        full = shape(settings).seqlen
         if seqlen.full != full:
             raise ConfigError(f"the sequence length warms up to {seqlen.full}, and the model's full length is {full}")
         if batch_size.full != settings.global_batch:
@@ -70,25 +72,12 @@ class Schedules:
         )
 
 
-def _seqlen(settings: argparse.Namespace) -> SeqlenSchedule:
+def _seqlen(settings: argparse.Namespace, full: int) -> SeqlenSchedule:
     """Without SLW it is full from the first step."""
-    full = shape(settings).seqlen
     if settings.seqlen_schedule is not None:
         return SeqlenSchedule.from_json({"full": full} | settings.seqlen_schedule)
     steps = settings.seqlen_warmup_steps if settings.seqlen_start else 0
     return FixedLinear(start=min(settings.seqlen_start or full, full), full=full, total_steps=steps)
-
-
-def _batch_size(settings: argparse.Namespace) -> BatchSizeSchedule:
-    full = settings.global_batch
-    start, increment, samples = settings.rampup_batch_size or (full, 1, 0)
-    return BatchSizeSchedule(start=start, full=full, increment=increment, ramp_samples=samples)
-
-
-def _random_ltd(settings: argparse.Namespace) -> RandomLtdSchedule:
-    full = shape(settings).seqlen
-    start, steps = settings.random_ltd or (full, 0)
-    return RandomLtdSchedule(start=start, full=full, total_steps=steps)
 
 
 def _curriculum(
@@ -99,8 +88,8 @@ def _curriculum(
         decided = CurriculumSchedule.from_json(settings.curriculum)
     if decided is None and told.metrics:
         decided = CurriculumSchedule(metrics={name: _indexed(name, metric) for name, metric in told.metrics.items()})
-    decided = decided if decided is not None else rarity
-    return decided if decided is not None and decided.metrics else None
+    decided = decided or rarity
+    return decided if decided and decided.metrics else None
 
 
 def _indexed(name: str, metric: IndexedMetric) -> MetricSchedule:

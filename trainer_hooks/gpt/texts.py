@@ -12,7 +12,7 @@ from sentinel.vocabulary.errors import DataError, LineError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunStarted, decode
 from trainer_hooks.gpt.arguments import shape
-from trainer_hooks.gpt.data import Corpus, load_corpus
+from trainer_hooks.gpt.data import load_corpus
 from trainer_hooks.gpt.order import DataOrder, Reseed
 
 _BYTES = 128  # vocabulary of the trainer's own text corpora: a token is an ASCII byte
@@ -53,7 +53,10 @@ def texts(starts: Sequence[RunStarted], data: Sequence[Path], first: int, after_
     order = DataOrder(corpus.training_samples, settings.seed, _reseeds(starts))
     positions = range(first, after_last)
     tokens = corpus.training(order.at(positions))
-    return [(p, _text(corpus, row.tolist())) for p, row in zip(positions, tokens, strict=True)]
+    # The characters, where tokens are bytes; else the tokens' numbers, as only their tokenizer knows more.
+    of_bytes = corpus.vocabulary == _BYTES
+    shown = (bytes(row).decode("ascii") if of_bytes else " ".join(map(str, row)) for row in tokens.tolist())
+    return list(zip(positions, shown, strict=True))
 
 
 def _reseeds(starts: Sequence[RunStarted]) -> tuple[Reseed, ...]:
@@ -80,11 +83,6 @@ def _line_of_descent(state_dir: Path, attempt: int) -> list[RunStarted]:
         parent = started.parent_attempt
         number = parent if parent is not None and parent < number else None
     return starts[::-1]
-
-
-def _text(corpus: Corpus, tokens: Sequence[int]) -> str:
-    """The characters, where tokens are bytes; else the tokens' numbers, as only their tokenizer knows more."""
-    return bytes(tokens).decode("ascii") if corpus.vocabulary == _BYTES else " ".join(map(str, tokens))
 
 
 if __name__ == "__main__":

@@ -18,10 +18,9 @@ from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
 from sentinel.vocabulary.sample import Sample
 from trainer_hooks.gpt import checkpoint
-from trainer_hooks.gpt.arguments import shape, with_free_options
+from trainer_hooks.gpt.arguments import deepspeed_config, shape, users_own, with_free_options
 from trainer_hooks.gpt.data import Corpus, load_corpus
 from trainer_hooks.gpt.data_path import DataPath
-from trainer_hooks.gpt.deepspeed_json import deepspeed_config, users_own
 from trainer_hooks.gpt.model import GPT
 from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
@@ -254,8 +253,7 @@ class Trainer:
         self.stop_asked = True
 
     def _asked(self) -> tuple[str | None, bool]:
-        """Whether any rank was asked to stop, and whether a save is asked for that this step has not made; all ranks
-        get the same answer after the same step."""
+        """Why to stop, where any rank was asked to, and whether a save is due; the same answer on all ranks."""
         first, settings = self.rank == 0, self.settings
         asked = 2 * self.stop_asked or int(first and (settings.state_dir / "KILL").exists())
         save = int(first and self.save_request.is_new() and self.saved_step != self.number)

@@ -28,21 +28,6 @@ def why_no_engine(trainer: Any) -> str | None:
     return None
 
 
-class _Clipping:
-    """The one entry of DeepSpeed's configuration that is written: Trainer reads its argument anew at each step."""
-
-    def __init__(self, args: Any) -> None:
-        self._args = args
-
-    @property
-    def gradient_clipping(self) -> float:
-        return float(self._args.max_grad_norm or 0.0)
-
-    @gradient_clipping.setter
-    def gradient_clipping(self, value: float) -> None:
-        self._args.max_grad_norm = value
-
-
 class AccelerateEngine:
     """Calls its hook where accelerate is asked to differentiate and to clip, and where the callback tells of an update.
 
@@ -61,11 +46,15 @@ class AccelerateEngine:
         self.device = self._accelerator.device
         self.dp_world_size = int(self._accelerator.num_processes)
         self.has_whole_gradients = str(getattr(self._accelerator.distributed_type, "value", "")) != "FSDP"
-        self.copies_of_state = _copies_of_fsdp(self._model) if not self.has_whole_gradients else self.dp_world_size
-        """Ranks that hold the same element of the state."""
+        self.copies_of_state = self.dp_world_size if self.has_whole_gradients else 1
+        """Ranks that hold the same element of the state. 1 of FSDP 2, see `Replicas.share`."""
+        strategy = getattr(getattr(self._model, "sharding_strategy", None), "name", None)
+        if strategy is not None and not self.has_whole_gradients:
+            # FSDP 1: its shard group is the whole world, or a node's (HYBRID_SHARD)
+            shards = 1 if strategy == "NO_SHARD" else self._model.process_group.size()
+            self.copies_of_state = dist.get_world_size() // shards
         self.global_steps = int(trainer.state.global_step)
         self.skipped_steps = 0
-        self._config = _Clipping(trainer.args)
         self._configured_clipping = trainer.args.max_grad_norm
         self._hook: Hook | None = None
         self._watching: Any = None  # the handle of the model's forward hook
@@ -118,7 +107,11 @@ class AccelerateEngine:
         return int(self._args.train_batch_size) * self.gradient_accumulation_steps() * self.dp_world_size
 
     def gradient_clipping(self) -> float:
-        return self._config.gradient_clipping
+        return float(self._args.max_grad_norm or 0.0)
+
+    def clip_by(self, norm: float) -> None:
+        """Trainer reads its argument anew at each step."""
+        self._args.max_grad_norm = norm
 
     def get_global_grad_norm(self) -> None:
         """The hook measures it, before accelerate clips."""
@@ -131,11 +124,3 @@ class AccelerateEngine:
 
     def _trained_in(self) -> torch.dtype | None:
         return next((p.dtype for p in self.module.parameters() if p.requires_grad), None)
-
-
-def _copies_of_fsdp(model: Any) -> int:
-    """Of FSDP 1: its shard group is the whole world, or a node's (HYBRID_SHARD). 1 of FSDP 2, see `Replicas.share`."""
-    strategy = getattr(getattr(model, "sharding_strategy", None), "name", None)
-    if strategy is None:
-        return 1
-    return dist.get_world_size() // (1 if strategy == "NO_SHARD" else model.process_group.size())

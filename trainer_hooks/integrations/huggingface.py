@@ -86,7 +86,10 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._folder = state_folder(self._attach_options.get("state_dir"), self._attach_options.get("run", "run"))
         decided = agreed_overrides(self._folder)
         with self._guard("attach") if decided is None else _refusing():
-            self._engine = _engine_of(self._trainer)
+            if (why := why_no_engine(self._trainer)) is not None:
+                raise TypeError(f"this training can't be measured: {why}")
+            with_deepspeed = getattr(self._trainer, "is_deepspeed_enabled", False)
+            self._engine = self._trainer.model_wrapped if with_deepspeed else AccelerateEngine(self._trainer)
             self._applied = self._apply(state, train_dataloader, decided)
         with self._guard("attach"):
             if self._applied is not None:
@@ -131,14 +134,12 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 state.stateful_callbacks[_KEY] = progress.to_json()
         with self._guard("look for the files KILL and SAVE"):
             if self._agree_on_files:
-                asked = self._asked() if state.is_world_process_zero else (0, 0)
+                asked, request = (0, 0), self._save_request
+                if state.is_world_process_zero and request is not None:
+                    asked = int((self._folder / "KILL").exists()), int(request.is_new())
                 self._killed, save = map(bool, largest_of_ranks(asked, args.device))
                 control.should_training_stop = control.should_training_stop or self._killed
                 control.should_save = control.should_save or save
-
-    def _asked(self) -> tuple[int, int]:
-        save = self._save_request is not None and self._save_request.is_new()
-        return int((self._folder / "KILL").exists()), int(save)
 
     def on_evaluate(
         self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
@@ -246,12 +247,6 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             self._watching = None
         if hook is not None:
             hook.close(reason)
-
-
-def _engine_of(trainer: Any) -> Any:
-    if (why := why_no_engine(trainer)) is not None:
-        raise TypeError(f"this training can't be measured: {why}")
-    return trainer.model_wrapped if getattr(trainer, "is_deepspeed_enabled", False) else AccelerateEngine(trainer)
 
 
 @contextmanager

@@ -1,21 +1,43 @@
-"""What was decided for a start of Hugging Face's Trainer, applied; and where the training stands under it."""
+"""What of overrides.json Hugging Face's Trainer can be changed by: found out, refused, applied at a start.
+
+lr: set before each update, over any scheduler of Trainer's or DeepSpeed's, which goes on and is saved with its own
+values; parameter groups keep their ratios; Trainer logs the LR in force. It needs the run's LR schedule, which is
+known for Trainer's `linear`, `constant`, `constant_with_warmup`, `cosine` and `cosine_with_min_lr`, and for
+DeepSpeed's `WarmupLR`, `WarmupDecayLR` and `WarmupCosineLR` with `warmup_type: linear` (not the default) and no
+minimum.
+
+clip_grad, adam_beta1, adam_beta2, adam_eps, weight_decay: set over what the checkpoint brought back. Refused where
+the optimizer has no such value.
+
+reset_moments, loss_scale: once, at the anchor. Refused where it is not Adam; not fp16, or without DeepSpeed.
+
+seed, skip_samples: the sampler is wrapped: a seed permutes what is left of the epoch, skipped samples stay out; kept
+in trainer_state.json, so a requeue repeats the order exactly. Refused with iterable data sets, `group_by_length` and
+other samplers, `ignore_data_skip`.
+
+seqlen: the first tokens of input_ids, labels and masks are kept (truncate), before Trainer counts the labels;
+evaluations stay at full length. It needs `full_seqlen`; the run's end and its LR stay as they are, for Trainer's
+number of steps is fixed. Refused with encoder-decoder and multimodal models, packing without padding, sequence
+parallelism.
+
+free: by the script, which reads it and passes `applies=("free",)`. shorten (reshape), batch_size, random_ltd,
+curriculum, total_tokens: always refused.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import ConfigError, OverridesError
-from sentinel.vocabulary.overrides import Free, Overrides, TrainingSettings
+from sentinel.vocabulary.overrides import STANDING, Free, Once, Overrides, TrainingSettings, words_of
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 from trainer_hooks.errors import Guard
-from trainer_hooks.integrations.huggingface_changes import refuse, what_applies
-from trainer_hooks.integrations.huggingface_lengths import Lengths, why_not_shortened
-from trainer_hooks.integrations.huggingface_lr import DecidedLr, schedule_of
 from trainer_hooks.integrations.huggingface_order import TrainOrder, why_not_ordered
+from trainer_hooks.integrations.huggingface_schedules import DecidedLr, Lengths, schedule_of, why_not_shortened
 from trainer_hooks.restart import Decisions, decision_facts, due, largest_of_ranks
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
 
@@ -107,7 +129,11 @@ class Applied:
             if self._order is not None and (once.seed is not None or once.skip_samples is not None):
                 self._order.change(step, seed=once.seed, skip_samples=once.skip_samples)
             apply_once(once, self._engine, progress, step)
-        self._lr = self._decided_lr() if "lr" in own else None
+        self._lr: DecidedLr | None = None
+        if (lr := standing.lr) is not None:
+            if self.fed.tokens is None and "tokens" in (lr.unit, lr.decay_unit):
+                raise OverridesError("overrides.json: lr counts tokens, and those of the run so far are not known")
+            self._lr = DecidedLr(trainer, engine, lr)
         self._lengths: Lengths | None = None
         if (seqlen := standing.seqlen) is not None and "seqlen" in own:
             if full_seqlen not in (None, seqlen.full):
@@ -186,17 +212,51 @@ class Applied:
             found["free"] = (self._standing.free or Free()).to_json()
         return found
 
-    def _decided_lr(self) -> DecidedLr | None:
-        lr = self._standing.lr
-        if lr is None:
-            return None
-        if self.fed.tokens is None and "tokens" in (lr.unit, lr.decay_unit):
-            raise OverridesError("overrides.json: lr counts tokens, and those of the run so far are not known")
-        return DecidedLr(self._trainer, self._engine, lr)
-
     def _counted(self, step: int) -> Mapping[str, int]:
         """After that step, the same on all ranks, whose batches may differ in length."""
         tokens = self.fed.tokens or 0
         if self._lr is not None and "tokens" in (self._lr.schedule.unit, self._lr.schedule.decay_unit):
             (tokens,) = largest_of_ranks((tokens,), self._engine.device)
         return {"consumed_samples": self.consumed_samples(step) or 0, "consumed_tokens": tokens}
+
+
+_BY_GROUP = {"betas": ("adam_beta1", "adam_beta2"), "eps": ("adam_eps",), "weight_decay": ("weight_decay",)}
+
+
+def what_applies(engine: Any, *, ordered: bool, shortened: bool) -> tuple[str, ...]:
+    """The keys of overrides.json that can be applied to this training."""
+    groups = engine.optimizer.param_groups
+    adam = [key for name, keys in _BY_GROUP.items() if all(name in group for group in groups) for key in keys]
+    others = {
+        "seqlen": shortened,
+        "seed": ordered,
+        "skip_samples": ordered,
+        "reset_moments": "adam_beta2" in adam,
+        "loss_scale": engine.fp16_enabled() and hasattr(engine.optimizer, "loss_scale"),
+    }
+    return ("lr", "clip_grad", *adam, *(key for key, can in others.items() if can))
+
+
+def refuse(overrides: Overrides, once: Once | None, applies: tuple[str, ...], why: Mapping[str, str | None]) -> None:
+    """OverridesError for the first change that this training can't apply: one that is silently ignored costs weeks."""
+    standing = overrides.standing
+    wanted = {name: value for name in STANDING if (value := getattr(standing, name)) is not None}
+    asked = {f.name: getattr(once, f.name) for f in fields(Once) if once is not None and f.name != "id"}
+    for key, value in {**wanted, **{k: v for k, v in asked.items() if v not in (None, False)}}.items():
+        needs = "skip_samples" if key == "skipped" else key
+        if needs in applies or (key in _OFF and _OFF[key](value)):
+            continue
+        reason = f": {why[needs]}" if why.get(needs) else ""
+        what = f"{words_of(key)} ({key})"
+        raise OverridesError(f"overrides.json: {what} can't be applied to this Trainer{reason}; nothing was trained")
+
+
+# Whether a key's value says that all is as it is without it.
+_OFF: dict[str, Callable[[Any], bool]] = {
+    "seqlen": lambda value: not value.warms_up,
+    "shorten": lambda value: value == "truncate",  # the one way in which batches are shortened here
+    "batch_size": lambda value: not value.warms_up,
+    "random_ltd": lambda value: not value.drops,
+    "curriculum": lambda value: not value.metrics,
+    "skipped": lambda value: not value,
+}

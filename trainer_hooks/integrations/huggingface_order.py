@@ -86,7 +86,6 @@ class TrainOrder:
         self._holder.sampler = self
 
     def close(self) -> None:
-        """Gives the sampler its place back."""
         self._holder.sampler = self._inner
 
     def _draw(self, samples: int, seed: int, epoch: int) -> NDArray[np.int64]:

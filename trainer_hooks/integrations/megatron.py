@@ -22,21 +22,15 @@ from trainer_hooks.hook import Hook, Position, attach
 _KEY = "sentinel"  # where the hook's state lies in a checkpoint's client state, beside Megatron's args and iteration
 
 
-def attach_to_megatron(
-    engine: Any, args: Any, mpu: Any, num_microbatches: Callable[[], int], **attach_options: Any
-) -> MegatronHook:
-    """Attaches to the engine that deepspeed.initialize made of the model, before a checkpoint is loaded. Never raises.
-    `args` is get_args(), `mpu` Megatron's module of groups (megatron.mpu, or megatron.core.mpu), `num_microbatches` its
-    get_num_microbatches. The rest goes to `attach`: state_dir, run, address, port."""
-    return MegatronHook(engine, args, mpu, num_microbatches, attach_options)
-
-
 class MegatronHook:
     """What `attach_to_megatron` returns. To be called on every rank."""
 
     def __init__(
-        self, engine: Any, args: Any, mpu: Any, num_microbatches: Callable[[], int], attach_options: Mapping[str, Any]
+        self, engine: Any, args: Any, mpu: Any, num_microbatches: Callable[[], int], **attach_options: Any
     ) -> None:
+        """Attaches to the engine that deepspeed.initialize made of the model, before a checkpoint is loaded. Never
+        raises. `args` is get_args(), `mpu` Megatron's module of groups (megatron.mpu, or megatron.core.mpu),
+        `num_microbatches` its get_num_microbatches. The rest goes to `attach`: state_dir, run, address, port."""
         self._engine, self._args, self._mpu, self._num_microbatches = engine, args, mpu, num_microbatches
         self._parent_attempt: int | None = None
         self._evaluated_at: int | None = None
@@ -88,24 +82,17 @@ class MegatronHook:
 
     def finished(self) -> None:
         """Reports that train() has returned: at its planned end, or earlier, as some versions do for a time limit."""
-        reason = "finished"
+        reason, args = "finished", self._args
         with self._guard("tell the planned end"):
-            reason = self._end_of_training()
+            made = (
+                (self._engine.global_steps, args.train_iters, "steps"),
+                (args.consumed_train_samples, getattr(args, "train_samples", None), "samples"),
+                (args.consumed_train_tokens, getattr(args, "train_tokens", None), "tokens"),
+            )
+            planned = [(done, limit, unit) for done, limit, unit in made if limit]
+            if planned and all(done < limit for done, limit, _ in planned):
+                reason = "stopped: at " + ", ".join(f"{done} of {limit} {unit}" for done, limit, unit in planned)
         self.hook.close(reason)
-
-    def _end_of_training(self) -> str:
-        args = self._args
-        tokens = getattr(args, "train_tokens", None)
-        samples = getattr(args, "train_samples", None)
-        made = (
-            (self._engine.global_steps, args.train_iters, "steps"),
-            (args.consumed_train_samples, samples, "samples"),
-            (args.consumed_train_tokens, tokens, "tokens"),
-        )
-        planned = [(done, limit, unit) for done, limit, unit in made if limit]
-        if not planned or any(done >= limit for done, limit, _ in planned):
-            return "finished"
-        return "stopped: at " + ", ".join(f"{done} of {limit} {unit}" for done, limit, unit in planned)
 
     def _wrap(self) -> None:
         engine = self._engine
@@ -118,7 +105,10 @@ class MegatronHook:
                 with_ours = {**client_state, _KEY: left}
             result = save(save_dir, tag, with_ours, *more, **named)
             with self._guard("report the checkpoint"):
-                self._report_saved(tag or f"global_step{engine.global_steps}")
+                saved, args = tag or f"global_step{engine.global_steps}", self._args
+                if saved != self._saved:  # Megatron saves its last step twice, where the save interval meets it
+                    self._saved, samples, tokens = saved, args.consumed_train_samples, args.consumed_train_tokens
+                    self.hook.checkpoint_saved(saved, consumed_samples=samples, consumed_tokens=tokens)
             return result
 
         def hooked_load(*positional: Any, **named: Any) -> Any:
@@ -143,13 +133,6 @@ class MegatronHook:
 
         engine.eval_batch = hooked_evaluate
 
-    def _report_saved(self, tag: str) -> None:
-        """Once: Megatron saves its last step twice, where the save interval meets it."""
-        if tag != self._saved:
-            self._saved, args = tag, self._args
-            samples, tokens = args.consumed_train_samples, args.consumed_train_tokens
-            self.hook.checkpoint_saved(tag, consumed_samples=samples, consumed_tokens=tokens)
-
     def _position(self) -> Position:
         """For the hook: args are still those of before the step that was just made."""
         args = self._args
@@ -163,6 +146,9 @@ class MegatronHook:
             lr_warmup_steps=getattr(args, "lr_warmup_iters", None) or None,
             global_batch_samples=batch,
         )
+
+
+attach_to_megatron = MegatronHook
 
 
 def _seqlen(args: Any) -> int | None:

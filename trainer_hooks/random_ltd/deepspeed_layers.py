@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
 from trainer_hooks.random_ltd.layer import DataRank, Turn
-from trainer_hooks.random_ltd.random_ltd import LayerTokens, Schedule, kept_at
+from trainer_hooks.random_ltd.random_ltd import Layers, RandomLtd, Schedule, kept_at
 
 _INSERTED = "random_ltd_layer."
 
 
-class DeepSpeedLtd:
+class DeepSpeedLtd(RandomLtd):
     """As RandomLtd, in an engine that has DeepSpeed's random-LTD configured. Call `begin` before each micro-batch."""
 
     def __init__(
@@ -47,36 +47,27 @@ class DeepSpeedLtd:
         self._turn = Turn(seed=seed, data_rank=data_rank or DataRank.of(engine))
         self._wrapped = {name: m for name, m in self._model.named_modules() if isinstance(m, RandomLayerTokenDrop)}
         droppers = [(n, m) for n, m in enumerate(self._wrapped.values()) if m.random_ltd_scheduler is not None]
-        self.dropping = tuple(number for number, _ in droppers)  # Numbers of the layers that drop tokens, from 0
+        self.layers = Layers(count=len(self._wrapped), dropping=tuple(n for n, _ in droppers), here=dict(droppers))
         for _, module in droppers:
             module.index_generator = self._draw
             module.model_type = "encoder"  # one mask for each layer; a decoder's would be one for all
         for module in self._wrapped.values():
             module._register_state_dict_hook(_leave_out)
             module._register_load_state_dict_pre_hook(_insert)
-        self._scheduler.get_value = self._kept_now  # what engine.forward asks
+        self._scheduler.get_value = lambda _: (  # what engine.forward asks
+            self._turn.kept if self._turn.kept is not None else int(self._scheduler.state["max_value"])
+        )
 
-    def begin(self, step: int, micro_batch: int = 0) -> None:
+    def begin(self, step: int, micro_batch: int | None = 0) -> None:
         """Micro-batch `micro_batch` (from 0) of the step that makes update number `step` begins."""
         turn = self._turn
         turn.step, turn.kept, turn.micro_batch = step, self._kept_at(step), micro_batch
         self._scheduler.set_current_seq(turn.kept)
 
-    def kept_tokens(self, seqlen: int) -> int:
-        """Of a sample of `seqlen` tokens, how many a dropping layer sees in the step that has begun."""
-        return self._turn.kept_of(seqlen)
-
-    def count(self, tokens: LayerTokens, *, samples: int, seqlen: int) -> None:
-        """Adds what the step's `samples` (on all ranks) of `seqlen` tokens are to each layer."""
-        tokens.add(samples=samples, seqlen=seqlen, kept=self._turn.kept, dropping=self.dropping)
-
     def remove(self) -> None:
         """Takes DeepSpeed's layers out of the model again."""
         for name, module in self._wrapped.items():
             recursive_setattr(self._model, name, module.random_ltd_layer)
-
-    def _kept_now(self, _global_steps: int) -> int:
-        return self._turn.kept if self._turn.kept is not None else int(self._scheduler.state["max_value"])
 
     def _draw(
         self, kept: int, seqlen: int, samples: int, layers: int, device: torch.device, mask: Tensor | None
@@ -84,7 +75,7 @@ class DeepSpeedLtd:
         """((layers, samples, kept) int32; of each layer the mask of its kept tokens, (samples, h, kept, kept))."""
         turn = self._turn
         first = turn.data_rank.first_sample(turn.micro_batch or 0, samples)
-        keys = [layer_key(turn.seed, turn.step, number) for number in self.dropping[:layers]]
+        keys = [layer_key(turn.seed, turn.step, number) for number in self.layers.dropping[:layers]]
         drawn = [kept_indices(key, first, samples, seqlen, kept, device) for key in keys]
         masks = None if mask is None else [_gathered(mask, indices) for indices in drawn]
         return torch.stack(drawn).int(), masks

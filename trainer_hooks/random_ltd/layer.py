@@ -49,7 +49,11 @@ class Selection:
         if name.startswith(_LEFT_ALONE):
             return value
         if isinstance(value, Tensor):
-            return self._tensor(name, value)
+            if name == "cache_position" and value.ndim == 1:
+                return value[: self.indices.shape[1]]
+            for axis in self.axes[name] if name in self.axes else self._axes(name, value):
+                value = self._along(value, axis % value.ndim)
+            return value
         if type(value) in (tuple, list):
             return type(value)(self.of(name, part) for part in value)
         if type(value) is dict:
@@ -57,14 +61,6 @@ class Selection:
         if "mask" in name and value is not None and not isinstance(value, bool | int | float | str):
             raise ConfigError(f"random-LTD can't gather {name}, a {type(value).__name__}: give the mask as a tensor")
         return value
-
-    def _tensor(self, name: str, x: Tensor) -> Tensor:
-        if name == "cache_position" and x.ndim == 1:
-            return x[: self.indices.shape[1]]
-        axes = self.axes[name] if name in self.axes else self._axes(name, x)
-        for axis in axes:
-            x = self._along(x, axis % x.ndim)
-        return x
 
     def _axes(self, name: str, x: Tensor) -> tuple[int, ...]:
         if self.seqlen not in x.shape:
@@ -156,16 +152,11 @@ class MicroBatchCount:
         """The number, from 0, of the micro-batch that the layer is called for now."""
         if step != self._step:
             self._step, self._forwards, self._recomputed = step, 0, 0
-        if in_backward():
+        if torch._C._current_graph_task_id() != -1:  # autograd is running here: torch.utils.checkpoint asks so too
             self._recomputed += 1
             return self._recomputed - 1
         self._forwards += 1
         return self._forwards - 1
-
-
-def in_backward() -> bool:
-    """Whether autograd is running in this thread; torch.utils.checkpoint asks the same way."""
-    return bool(torch._C._current_graph_task_id() != -1)  # type: ignore[attr-defined,unused-ignore]
 
 
 class DroppingForward:
@@ -187,6 +178,7 @@ class DroppingForward:
         self._before = vars(layer).get("forward")  # where other code has put one into the instance
         self._names = list(inspect.signature(layer.forward).parameters)
         self._count = MicroBatchCount()
+        vars(layer)["forward"] = self  # where the layer's forward is looked up first
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         turn = self._turn
@@ -207,7 +199,8 @@ class DroppingForward:
         bypass, kept = self._routing.gather(hidden, indices, self._batch_first)
         along = Selection(indices=indices, seqlen=seqlen, batch_first=self._batch_first, axes=self._axes)
         others = {name: along.of(name, value) for name, value in kwargs.items() if args or name != self._names[0]}
-        rest = [along.of(self._name(place), value) for place, value in enumerate(args) if place]
+        names = (*self._names[: len(args)], *(f"argument {place}" for place in range(len(self._names), len(args))))
+        rest = [along.of(name, value) for name, value in zip(names[1:], args[1:], strict=True)]
         out = self._forward(kept, *rest, **others)
         if isinstance(out, Tensor):
             return self._routing.scatter(bypass, out, indices, self._batch_first)
@@ -217,14 +210,7 @@ class DroppingForward:
             f"random-LTD: {type(self._layer).__name__} gives back a {type(out).__name__}, and not hidden states"
         )
 
-    def take_place(self) -> None:
-        """Puts itself where the layer's forward is looked up first."""
-        vars(self._layer)["forward"] = self
-
     def give_way(self) -> None:
         del vars(self._layer)["forward"]
         if self._before is not None:
             vars(self._layer)["forward"] = self._before
-
-    def _name(self, place: int) -> str:
-        return self._names[place] if place < len(self._names) else f"argument {place}"

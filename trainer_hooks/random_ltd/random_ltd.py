@@ -51,9 +51,8 @@ class LayerTokens:
     def load(self, state: Sequence[int]) -> None:
         """What `state` gave. CheckpointError when it is of a model with another number of layers."""
         if len(state) != len(self._seen):
-            raise CheckpointError(
-                f"the checkpoint counts tokens of {len(state)} layers, the model has {len(self._seen)}"
-            )
+            there = f"the model has {len(self._seen)}"
+            raise CheckpointError(f"the checkpoint counts tokens of {len(state)} layers, {there}")
         self._seen = [int(count) for count in state]
 
 
@@ -68,7 +67,14 @@ class Layers:
     @classmethod
     def of(cls, model: nn.Module, layer_class: type[nn.Module], chosen: Iterable[int] | None = None) -> Layers:
         """`chosen` numbers; None is all but the first and the last. ConfigError where there are none such."""
-        count, here = _numbered(model, layer_class)
+        found = [module for module in model.modules() if isinstance(module, layer_class)]
+        count, here = len(found), dict(enumerate(found))
+        if hasattr(model, "_layer_specs"):
+            # DeepSpeed's PipelineModule: a stage builds its own layers only, named by their place in the whole stack
+            specs: Iterable[Any] = model._layer_specs  # type: ignore[assignment]
+            places = [str(place) for place, spec in enumerate(specs) if _builds(spec, layer_class)]
+            children = dict(model.named_children())
+            count, here = len(places), {n: children[place] for n, place in enumerate(places) if place in children}
         dropping = tuple(range(1, count - 1)) if chosen is None else tuple(sorted(set(chosen)))
         if not dropping:
             raise ConfigError(
@@ -78,17 +84,6 @@ class Layers:
         if dropping[0] < 0 or dropping[-1] >= count:
             raise ConfigError(f"random-LTD: layers {list(dropping)} should be numbers from 0 to {count - 1}")
         return cls(count=count, dropping=dropping, here={n: here[n] for n in dropping if n in here})
-
-
-def _numbered(model: Any, layer_class: type[nn.Module]) -> tuple[int, dict[int, nn.Module]]:
-    """(number of layers in the whole model, number -> layer of those in this process)."""
-    if not hasattr(model, "_layer_specs"):
-        found = [module for module in model.modules() if isinstance(module, layer_class)]
-        return len(found), dict(enumerate(found))
-    # DeepSpeed's PipelineModule: a stage builds its own layers only, and names them by their place in the whole stack
-    places = [place for place, spec in enumerate(model._layer_specs) if _builds(spec, layer_class)]
-    here = dict(model.named_children())
-    return len(places), {n: here[str(place)] for n, place in enumerate(places) if str(place) in here}
 
 
 def _builds(spec: Any, layer_class: type[nn.Module]) -> bool:
@@ -102,7 +97,6 @@ class KeptTokens(Protocol):
 
     def kept_tokens(self, step: int) -> int:
         """Tokens of a sample that a dropping layer keeps in the step that makes update number `step`."""
-        ...
 
 
 Schedule = KeptTokens | Callable[[int], int]  # One with `kept_tokens`, or that function itself
@@ -142,10 +136,7 @@ class RandomLtd:
         for number, layer in self.layers.here.items():
             if isinstance(vars(layer).get("forward"), DroppingForward):
                 raise ConfigError(f"layer {number} has random-LTD already: remove() it first")
-            forward = DroppingForward(
-                layer, number, self._turn, self._routing, batch_first=batch_first, axes=dict(axes or {})
-            )
-            forward.take_place()
+            DroppingForward(layer, number, self._turn, self._routing, batch_first=batch_first, axes=dict(axes or {}))
 
     def begin(self, step: int, micro_batch: int | None = None) -> None:
         """The step that makes update number `step` begins, or micro-batch `micro_batch` (from 0) of it does. Without

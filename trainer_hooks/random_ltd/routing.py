@@ -17,11 +17,9 @@ class Routing(Protocol):
 
     def gather(self, x: Tensor, indices: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
         """(what bypasses the layer, x's shape; the kept tokens, (B, r, …) or (r, B, …))."""
-        ...
 
     def scatter(self, bypass: Tensor, kept: Tensor, indices: Tensor, batch_first: bool) -> Tensor:
         """The bypass with the kept tokens at their positions, in a tensor of its own; x's shape and dtype."""
-        ...
 
 
 class PlainTorch:

@@ -38,16 +38,11 @@ class AdamSettings:
         groups = tuple({k: g[k] for k in _GROUP_KEYS if k in g} for g in engine.optimizer.param_groups)
         return cls(groups=groups, clip_grad=gradient_clipping(engine))
 
-    @property
-    def largest_weight_decay(self) -> float | None:
-        """Over the groups; None where the optimizer has no such thing."""
-        return _largest_weight_decay(self.groups)
-
     def impose(self, engine: Any, decided: TrainingSettings) -> None:
         """Sets them on the engine, whatever a checkpoint brought back; what is decided replaces what was configured. A
         group that is not decayed (biases, norms) stays so, and groups that are decayed differently stay different
         where what is decided is no change."""
-        decays = decided.weight_decay not in (None, self.largest_weight_decay)
+        decays = decided.weight_decay not in (None, _largest_weight_decay(self.groups))
         betas = (decided.adam_beta1, decided.adam_beta2)
         for optimizer in inner_optimizers(engine.optimizer):
             for group, configured in zip(optimizer.param_groups, self.groups, strict=False):
@@ -59,12 +54,18 @@ class AdamSettings:
                     group["eps"] = decided.adam_eps
                 if decays and configured.get("weight_decay"):
                     group["weight_decay"] = decided.weight_decay
-        _set_gradient_clipping(engine, self.clip_grad if decided.clip_grad is None else decided.clip_grad)
+        clip_grad = self.clip_grad if decided.clip_grad is None else decided.clip_grad
+        if hasattr(engine, "clip_by"):  # what stands for an engine
+            engine.clip_by(clip_grad)
+        else:
+            engine._config.gradient_clipping = clip_grad  # there is no other way in
+        if hasattr(engine.optimizer, "clip_grad"):
+            engine.optimizer.clip_grad = clip_grad
 
 
 def facts(engine: Any) -> dict[str, Any]:
     """The fields of RunStarted that the engine itself can tell."""
-    groups, computes_in = engine.optimizer.param_groups, _precision(engine)
+    groups, fp16 = engine.optimizer.param_groups, engine.fp16_enabled()
     betas = groups[0].get("betas") or (None, None)
     return {
         "adam_beta1": betas[0],
@@ -72,8 +73,8 @@ def facts(engine: Any) -> dict[str, Any]:
         "adam_eps": groups[0].get("eps"),
         "weight_decay": _largest_weight_decay(groups),
         "gradient_clipping": gradient_clipping(engine),
-        "precision": computes_in,
-        "loss_scale": loss_scale(engine.optimizer) if computes_in == "fp16" else None,
+        "precision": "fp16" if fp16 else "bf16" if engine.bfloat16_enabled() else "fp32",
+        "loss_scale": loss_scale(engine.optimizer) if fp16 else None,
         "parameters": _parameters(engine),
     }
 
@@ -90,22 +91,9 @@ def _largest_weight_decay(groups: Iterable[Mapping[str, Any]]) -> float | None:
     return max((g["weight_decay"] for g in groups if "weight_decay" in g), default=None)
 
 
-def _precision(engine: Any) -> str:
-    """fp32, bf16 or fp16."""
-    if engine.fp16_enabled():
-        return "fp16"
-    return "bf16" if engine.bfloat16_enabled() else "fp32"
-
-
 def gradient_clipping(engine: Any) -> float:
     """The largest global norm that the next step lets through; 0 does not clip."""
     return float(getattr(engine.optimizer, "clip_grad", engine.gradient_clipping()))
-
-
-def _set_gradient_clipping(engine: Any, clip_grad: float) -> None:
-    engine._config.gradient_clipping = clip_grad  # there is no other way in
-    if hasattr(engine.optimizer, "clip_grad"):
-        engine.optimizer.clip_grad = clip_grad
 
 
 def apply_once(once: Once, engine: Any, record: Decisions, step: int) -> None:
@@ -117,13 +105,8 @@ def apply_once(once: Once, engine: Any, record: Decisions, step: int) -> None:
             raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
         record.moments_reset_steps = (*record.moments_reset_steps, step)
     if once.loss_scale is not None:
-        set_loss_scale(engine, once.loss_scale)
+        engine.optimizer.loss_scale = once.loss_scale  # of the next step; a dynamic one goes on from there
     record.applied_once = (*record.applied_once, once.id)
-
-
-def set_loss_scale(engine: Any, scale: float) -> None:
-    """fp16: the loss scale of the next step; a dynamic one goes on from there."""
-    engine.optimizer.loss_scale = scale
 
 
 def reset_moments(engine: Any) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -27,15 +26,6 @@ from torch.nn import Parameter
 
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece
 from trainer_hooks.sample.replicas import Replicas
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedPiece:
-    """One run of elements of Adam's state on this rank."""
-
-    piece: Piece
-    layer: str | None  # None where DeepSpeed does not tell whose it is
-    share: float  # What each of its elements counts in a sum over all ranks, 0 to 1
 
 
 class _Owner(NamedTuple):
@@ -59,7 +49,7 @@ class AdamState:
         self._groups: list[tuple[Any, Mapping[str, Any], list[Mapping[str, Any]]]] = []
         """(optimizer, one of its groups, the states of the group's tensors), as the pieces' `group` counts."""
         self._lrs: dict[int, Any] = {}
-        self.pieces: list[OwnedPiece] = []
+        self.pieces: list[Piece] = []
         """Every element of a parameter once; nothing before the first update that was not skipped."""
 
     def changed(self, *, whole: bool = False) -> bool:
@@ -72,7 +62,6 @@ class AdamState:
         return True
 
     def _beside(self) -> list[int]:
-        """Where m and the parameters lie."""
         pairs = ((local(state.get("exp_avg")), local(master)) for _, master, state in self._states())
         return [t.data_ptr() for pair in pairs for t in pair if isinstance(t, Tensor)]
 
@@ -108,7 +97,7 @@ class AdamState:
                 if v is not None and local(v).numel():  # what was swapped to an NVMe is an empty tensor
                     yield optimizer, master, state
 
-    def _look_up(self) -> Iterator[OwnedPiece]:
+    def _look_up(self) -> Iterator[Piece]:
         self._groups = []
         self._counted = {}
         numbers: dict[int, int] = {}
@@ -124,13 +113,11 @@ class AdamState:
             if any(owner.start + owner.size > v.numel() for owner in own):
                 raise RuntimeError(f"a state of {v.numel()} elements is shorter than the parameters that it is of")
             for start, size, layer, share in self._runs(own):
-                exp_avg_sq, exp_avg, parameter = (
-                    _run(local(t), v.numel(), start, size) for t in (v, state.get("exp_avg"), master)
-                )
-                if exp_avg_sq is None:
+                tensors = (v, state.get("exp_avg"), master)
+                vs, ms, ps = (_run(local(t), v.numel(), start, size) for t in tensors)
+                if vs is None:
                     raise RuntimeError(f"a state of shape {tuple(v.shape)} is not dense in memory")
-                piece = Piece(exp_avg_sq=exp_avg_sq, exp_avg=exp_avg, parameter=parameter, group=number)
-                yield OwnedPiece(piece=piece, layer=layer, share=share)
+                yield Piece(exp_avg_sq=vs, exp_avg=ms, parameter=ps, group=number, layer=layer, share=share)
 
     def _runs(self, owners: Sequence[_Owner]) -> Iterator[tuple[int, int, str | None, float]]:
         """(start, size, layer, share) of what has an owner; neighbours of one kind are one run."""

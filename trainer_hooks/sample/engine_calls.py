@@ -24,7 +24,12 @@ def wrap_engine(engine: Any, hook: Hook) -> None:
     if hasattr(engine, "register_forward_hook"):
         watch_outputs(engine, hook)
     if hasattr(engine, "train_batch"):
-        _watch_steps(engine, "train_batch", hook, partial(_take_loss_of_pipeline, engine, hook))
+
+        def take_loss(result: Any) -> None:
+            loss = getattr(engine, "dp_group_loss", None)  # this data-parallel rank's own; the result is their mean
+            hook.loss_seen(loss if isinstance(loss, Tensor) else result, of_many=False)
+
+        _watch_steps(engine, "train_batch", hook, take_loss)
     else:
         before(engine, "backward", partial(_take_loss, hook))
         _watch_steps(engine, "step", hook)
@@ -44,11 +49,6 @@ def before(owner: Any, name: str, what: Callable[..., None]) -> None:
 def _take_loss(hook: Hook, loss: Any, *args: Any, **kwargs: Any) -> None:
     of_many = args[1] if len(args) > 1 else kwargs.get("scale_wrt_gas", True)  # (loss, retain_graph, scale_wrt_gas)
     hook.loss_seen(loss, of_many=bool(of_many))
-
-
-def _take_loss_of_pipeline(engine: Any, hook: Hook, result: Any) -> None:
-    loss = getattr(engine, "dp_group_loss", None)  # this data-parallel rank's own; the result is their mean
-    hook.loss_seen(loss if isinstance(loss, Tensor) else result, of_many=False)
 
 
 def _watch_steps(engine: Any, name: str, hook: Hook, made: Callable[[Any], None] = lambda _: None) -> None:

@@ -19,8 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer_hooks.sample.measurement import Measurement
-from trainer_hooks.sample.reading import RankReading, Reading, reading_of
+from trainer_hooks.sample.reading import Measurement, Reading, reading_of, rows_of
 
 _FAN = 64  # ranks of one group: each has at most 63 connections
 _POLL_S = 50e-6  # between two polls of a reduction or a measurement that is waited for
@@ -33,10 +32,6 @@ class AllRanks:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         self._levels: list[tuple[Any, int]] = []  # (group, its first rank) of this rank's levels, the lowest first
-        if self.world > 1:
-            self._open(fan)
-
-    def _open(self, fan: int) -> None:
         members = list(range(self.world))
         while len(members) > 1:
             firsts = members[::fan]
@@ -48,9 +43,7 @@ class AllRanks:
 
     def start(self, sums: Sequence[float], tops: Sequence[float]) -> Reduction:
         """Begins to add `sums` and to take the largest of `tops` over all ranks, position by position, in float64."""
-        reduction = Reduction(self._levels, self.rank, sums, tops)
-        reduction.poll()
-        return reduction
+        return Reduction(self._levels, self.rank, sums, tops)
 
     def union(self, names: Sequence[str]) -> list[str]:
         """The names of all ranks, each once, in the order of the ranks; the same list on every rank."""
@@ -81,6 +74,7 @@ class Reduction:
         self.sums: Tensor = torch.tensor(sums, dtype=torch.float64)
         self.tops: Tensor = torch.tensor(tops, dtype=torch.float64)
         self._works: list[Any] = []
+        self.poll()
 
     def poll(self, wait_s: float = 0.0) -> bool:
         """Goes on as far as it can within wait_s; True when this rank's part is done. On rank 0 `sums` and `tops` are
@@ -147,8 +141,7 @@ class Gathering:
         self._ranks.close()
 
     def advance(self, wait_s: float = 0.0) -> None:
-        """Goes on as far as it can within wait_s. Raises what a step's reduction or report raises; the next call goes
-        on with the next step."""
+        """Goes on as far as it can within wait_s. Raises what a step's reduction or report raises, once."""
         deadline = time.monotonic() + wait_s
         self._start(deadline)
         while self._steps and self._steps[0].reductions:
@@ -174,17 +167,16 @@ class Gathering:
             self._start_one(step)
 
     def _start_one(self, step: _Step) -> None:
-        reading = RankReading(global_step=step.global_step, failed=True)
-        none = len(self._layers)
+        reading, none = None, len(self._layers)
         sums, tops = [0.0] * 2 * none, [-math.inf] * none
         try:
             if step.measurement is not None:
                 reading = step.measurement.rank_reading()
                 if step.layered:
-                    rows = step.measurement.layer_rows(self._layers)
-                    sums, tops = rows.sums, rows.tops
+                    sums, tops = step.measurement.layer_rows(self._layers)
         finally:  # every rank takes part, whatever it could read
-            step.reductions.append(self._ranks.start(reading.sums(self._ranks.world), reading.tops()))
+            rows = rows_of(reading, global_step=step.global_step, world=self._ranks.world)
+            step.reductions.append(self._ranks.start(*rows))
             if step.layered and self._layers:
                 step.reductions.append(self._ranks.start(sums, tops))
 

@@ -36,8 +36,7 @@ def every_few_positions(logits: Tensor) -> Tensor:
 
 
 def watch_outputs(module: Any, hook: Hook) -> Any:
-    """Reports the logits of an output that has them (`output.logits`, as Hugging Face's models do) while the model
-    trains. Returns torch's handle of it."""
+    """Reports `output.logits`, which Hugging Face's models have, while the model trains. Returns torch's handle."""
 
     def seen(called: Any, _args: Any, output: Any) -> None:
         with hook.guard("take the logits"):

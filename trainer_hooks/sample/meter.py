@@ -11,12 +11,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from trainer_hooks.errors import Guard
-from trainer_hooks.sample.adam_state import AdamState, OwnedPiece, local
+from trainer_hooks.sample.adam_state import AdamState, local
 from trainer_hooks.sample.batch_digest import batch_digest
 from trainer_hooks.sample.logits import Logits, largest_magnitude
-from trainer_hooks.sample.measurement import Measurement
-from trainer_hooks.sample.one_pass import OnePass, one_pass
-from trainer_hooks.sample.reading import loss_scale
+from trainer_hooks.sample.one_pass import OnePass, Piece, one_pass
+from trainer_hooks.sample.reading import Measurement, loss_scale
 from trainer_hooks.sample.replicas import Replicas, is_partitioned
 
 
@@ -56,9 +55,6 @@ class LocalGradient:
         self._squares = squares if self._squares is None else self._squares + squares
 
 
-_ROWS_WITH_MOMENTS = 5
-
-
 class Meter:
     """One engine's, on one rank."""
 
@@ -73,7 +69,7 @@ class Meter:
         self._replicas = Replicas.of(engine, mpu)
         self._state = AdamState(engine, {i: layers[name] for i, name in names.items()}, self._replicas)
         self._passes: list[OnePass] = []
-        self._pieces: list[OwnedPiece] = []  # what lies on this rank, in the order of the passes' pieces
+        self._pieces: list[Piece] = []  # what lies on this rank, in the order of the passes' pieces
         self._shares = torch.zeros(0, dtype=torch.float64)
         self._parameters = [p for p in engine.module.parameters() if p.requires_grad]
         self._local = LocalGradient(self._parameters) if self._replicas.whole_model else None
@@ -81,8 +77,14 @@ class Meter:
 
     def look(self, *, whole: bool = False) -> None:
         """Finds Adam's state, and chooses what reads it (which may compile it, once): here, or at the first update."""
-        if self._state.changed(whole=whole):
-            self._take_up()
+        if not self._state.changed(whole=whole):
+            return
+        by_device: dict[torch.device, list[Piece]] = {}
+        for piece in self._state.pieces:
+            by_device.setdefault(piece.exp_avg_sq.device, []).append(piece)
+        self._pieces = [piece for some in by_device.values() for piece in some]
+        self._shares = torch.tensor([piece.share for piece in self._pieces], dtype=torch.float64)
+        self._passes = [one_pass(some) for some in by_device.values()]
 
     def listen_to_gradients(self) -> None:
         """The next step's gradients are measured before they are averaged over the ranks, where they are due."""
@@ -141,21 +143,21 @@ class Meter:
         loss = torch.stack([m.double() for m in step.losses]).sum() / (len(step.losses) if step.of_many else 1)
         rows = self._rows(with_moments)
         digest = torch.stack(step.digests).sum() if step.digests else None
-        norms = {"grad_squares": step.squares_unscaled(engine), "grad_norm": given, "local_grad_norm": local}
+        squares = None if step.squares is None else step.squares / step.scale(engine) ** 2
+        norms = {"grad_squares": squares, "grad_norm": given, "local_grad_norm": local}
         scalars = {"loss": loss, **norms, "batch_digest": digest, **step.logits}
         return self._measurement(rows, scalars, with_moments=with_moments)
 
     def loaded(self) -> Measurement:
-        """Starts to measure the state as it is before the first update: what a checkpoint has brought back."""
+        """As `measure`, of the state as it is before the first update: what a checkpoint has brought back."""
         self.look(whole=True)
         return self._measurement(self._rows(with_moments=True), {}, with_moments=True)
 
     def _measurement(self, rows: list[Tensor], scalars: dict[str, Any], *, with_moments: bool) -> Measurement:
         return Measurement(
-            global_step=self._engine.global_steps,
             scalars={name: torch.as_tensor(value) for name, value in scalars.items() if value is not None},
             rows=rows,
-            with_moments=with_moments and all(len(row) == _ROWS_WITH_MOMENTS for row in rows),
+            with_moments=with_moments and all(len(row) == 5 for row in rows),
             with_state=bool(self._state.seen) or not self._parameters,
             pieces=self._pieces,
             shares=self._shares,
@@ -164,21 +166,10 @@ class Meter:
     def _rows(self, with_moments: bool) -> list[Tensor]:
         """Of each pass (2, S), or (5, S) with the moments."""
         with self._guard("measure the moments"):
-            if with_moments and all(
-                h.piece.exp_avg is not None and h.piece.parameter is not None for h in self._pieces
-            ):
+            if with_moments and all(len(piece.present) == len(piece.tensors) for piece in self._pieces):
                 constants = self._state.constants()
                 return [p.moments(constants) for p in self._passes]
         return [p.variance() for p in self._passes]
-
-    def _take_up(self) -> None:
-        """New tensors: one pass per device over what lies there."""
-        by_device: dict[torch.device, list[OwnedPiece]] = {}
-        for owned in self._state.pieces:
-            by_device.setdefault(owned.piece.exp_avg_sq.device, []).append(owned)
-        self._pieces = [h for some in by_device.values() for h in some]
-        self._shares = torch.tensor([h.share for h in self._pieces], dtype=torch.float64)
-        self._passes = [one_pass([h.piece for h in some]) for some in by_device.values()]
 
     def _squares_of_gradients(self) -> Tensor | None:
         """() float64: each element counted once over all ranks; None without any gradient."""
@@ -219,9 +210,6 @@ class _Step:
         if self.factor is None:
             return 1.0
         return self.factor * (self.many(engine) if self.divided else 1)
-
-    def squares_unscaled(self, engine: Any) -> Tensor | None:
-        return None if self.squares is None else self.squares / self.scale(engine) ** 2
 
 
 def _divided_at_the_loss(engine: Any, loss: Tensor) -> bool:

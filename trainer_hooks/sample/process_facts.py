@@ -15,13 +15,16 @@ import torch.distributed as dist
 
 def process_facts() -> dict[str, Any]:
     """The fields of RunStarted that this process, its machine and its job can tell."""
+    stat, lines = Path("/proc/self/stat").read_text(), Path("/proc/stat").read_text().splitlines()
+    ticks = int(stat.rpartition(")")[2].split()[19])
+    boot = next(int(line.split()[1]) for line in lines if line.startswith("btime"))
     return {
         "time_unix_s": time.time(),
         "hook_version": _or_none(lambda: version("training-sentinel")),  # None from a checkout
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "process_start_unix_s": _process_start_unix_s(),
-        "process_start_ticks": _process_start_ticks(),
+        "process_start_unix_s": boot + ticks / os.sysconf("SC_CLK_TCK"),  # with the pid it names the process for good
+        "process_start_ticks": ticks,  # from the machine's boot on: no change of the clock moves them
         "boot_id": _or_none(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip()),
         "pid_namespace": _or_none(lambda: os.readlink("/proc/self/ns/pid")),  # noqa: PTH115 - what it leads to is no path
         "job_id": job_id(),
@@ -35,20 +38,6 @@ def job_id() -> str | None:
     """Slurm's id of the job, as squeue shows it: `7_2` for a task of an array, whose own id would hide the array."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
-
-
-def _process_start_ticks() -> int:
-    """Clock ticks from the machine's boot to this process's start: unlike a time of day, no change of the clock moves
-    it."""
-    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-
-
-def _process_start_unix_s() -> float:
-    """When this process was started, Unix seconds, from /proc: with the pid it names the process for good."""
-    boot = next(
-        int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime")
-    )
-    return boot + _process_start_ticks() / os.sysconf("SC_CLK_TCK")
 
 
 def _or_none(read: Callable[[], str]) -> str | None:

@@ -6,60 +6,108 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import Sample, StateLoaded
+from trainer_hooks.sample.one_pass import Piece
 
 _NOTHING = -math.inf  # the part of a rank that has no reading, where a maximum is taken
-_MEANS = ("loss", "grad_norm", "local_grad_norm")  # fields of RankReading that are averaged over the ranks
-# Fields in the summed row, in its order: of each the number of ranks that have it, then the sum (or mean).
+_MEANS = ("loss", "grad_norm", "local_grad_norm")  # averaged over the ranks
+# What the summed row holds, in its order: of each the number of ranks that have it, then the sum (or mean).
 _ADDED = (
     *(*_MEANS, "variance_l1", "grad_squares", "update_squares", "momentum_squares", "parameter_squares", "elements"),
     "batch_digest",
 )
 
+RankReading = Mapping[str, float]
+"""One rank's readings of one step, of what was measured. A "share" is 1 / (ranks that hold the same element).
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankReading:
-    """One rank's readings of one step. "Share": each element counts 1 / (ranks that hold the same element)."""
+`loss`: mean over its micro-batches; `grad_norm`: the global norm where DeepSpeed has measured it, the same on every
+rank, else `grad_squares`: sum of squares over the rank's gradients, by share; `local_grad_norm`: norm of its gradients
+before they are averaged; `variance_l1`: sum of sqrt(v) by share, `variance_top`: max of v (not of its root);
+`update_squares` (before lr), `momentum_squares`, `parameter_squares`: sums by share, over so many `elements` by share;
+`attention_logit`, `output_logit`: largest magnitude that was given, inf where one was nan; `batch_digest`."""
 
-    global_step: int
-    failed: bool = False  # Whether the rank could not read; the other fields then have no meaning
-    loss: float = 0.0  # Mean over this rank's micro-batches
-    # Sum of sqrt(v) over this rank's elements, each times its share; None without a state.
-    variance_l1: float | None = None
-    variance_top: float = _NOTHING  # max of v (not of its root) over this rank's elements
-    # Sum of squares over this rank's gradients, each times its share; None where DeepSpeed has measured the norm.
-    grad_squares: float | None = None
-    grad_norm: float | None = None  # The global norm, where DeepSpeed has measured it; the same on every rank
-    # Norm of this rank's gradients before they are averaged; None where that was not measured.
-    local_grad_norm: float | None = None
-    # Sum of squares of the update before lr, each times its share; None where the moments were not measured.
-    update_squares: float | None = None
-    momentum_squares: float | None = None
-    parameter_squares: float | None = None
-    elements: float | None = None  # Number of elements that the three sums of squares are of, each times its share
-    attention_logit: float = _NOTHING  # Largest magnitude that was given on this rank, inf where one was nan
-    output_logit: float = _NOTHING
-    batch_digest: float | None = None  # Of this rank's micro-batches; a whole number
 
-    def sums(self, world: int) -> list[float]:
-        """The row to be summed over `world` ranks."""
-        row = [float(self.global_step), float(self.failed), float(math.isnan(self.variance_top))]  # a MAX may lose nan
-        for name in _ADDED:
-            value = getattr(self, name)
-            row += [float(value is not None), (value or 0.0) * (1.0 / world if name in _MEANS else 1.0)]
-        return row
+def rows_of(read: RankReading | None, *, global_step: int, world: int) -> tuple[list[float], list[float]]:
+    """The row to be summed over `world` ranks, and that of which the maxima are taken; None: it could not read."""
+    given = {} if read is None else read
+    top, loss, local = (given.get(name) for name in ("variance_top", "loss", "local_grad_norm"))
+    sums = [float(global_step), float(read is None), float(top is not None and math.isnan(top))]  # a MAX may lose nan
+    for name in _ADDED:
+        sums += [float(name in given), given.get(name, 0.0) * (1.0 / world if name in _MEANS else 1.0)]
+    spread = [n for value in (loss, local) for n in ([_NOTHING] * 2 if value is None else [value, -value])]
+    logits = [given.get(name, _NOTHING) for name in ("attention_logit", "output_logit")]
+    return sums, [_NOTHING if top is None else top, *spread, *logits]
 
-    def tops(self) -> list[float]:
-        """The row of which the maxima are taken, position by position."""
-        if self.failed:
-            return [_NOTHING] * 7
-        local = self.local_grad_norm
-        norms = [_NOTHING, _NOTHING] if local is None else [local, -local]
-        return [self.variance_top, self.loss, -self.loss, *norms, self.attention_logit, self.output_logit]
+
+@dataclass(slots=True, kw_only=True)
+class Measurement:
+    """The readings of one rank's step: some small float64 tensors. On a CPU they are ready at once; from CUDA they are
+    copied into pinned memory behind the step's own work, and are ready after that: at the next step, as a rule."""
+
+    scalars: dict[str, Tensor]  # {name in RankReading: () number}, of what was read
+    rows: list[Tensor]  # of each pass (2, S), or (5, S) with the moments
+    with_moments: bool
+    with_state: bool
+    pieces: list[Piece]  # those of the rows' columns
+    shares: Tensor  # (S,) float64 on the CPU: what each piece's elements count
+    on_host: list[Tensor] = field(init=False)  # The scalars, then the rows
+    copied: list[torch.cuda.Event] = field(init=False)  # Of each CUDA device: its copies are made
+
+    def __post_init__(self) -> None:
+        tensors = [*(t.double() for t in self.scalars.values()), *self.rows]
+        self.on_host = [_begun_to_copy(tensor) if tensor.is_cuda else tensor for tensor in tensors]
+        self.copied = []
+        for device in {t.device for t in tensors if t.is_cuda}:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(device))
+            self.copied.append(event)
+
+    def ready(self) -> bool:
+        """Whether all of it is on the host; never waits."""
+        return all(event.query() for event in self.copied)  # type: ignore[no-untyped-call]
+
+    def rank_reading(self) -> RankReading:
+        read, rows = self._on_the_host()
+        if self.with_moments:
+            names = ("momentum_squares", "update_squares", "parameter_squares")
+            read |= {name: float(self.shares @ rows[i]) for i, name in enumerate(names, 2)}
+            read["elements"] = sum(p.share * p.exp_avg_sq.numel() for p in self.pieces if p.layer is not None)
+        if self.with_state:
+            read["variance_l1"] = float(self.shares @ rows[0])
+        if self.pieces:
+            read["variance_top"] = float(rows[1].max())
+        return read
+
+    def layer_rows(self, layers: list[str]) -> tuple[list[float], list[float]]:
+        """This rank's part of each of the layers, once it is ready. To be added: of each the sum of sqrt(v), then of
+        each whether a v is nan (1) or none is (0). To take the largest of: of each max of v, -inf where it has none."""
+        _, rows = self._on_the_host()
+        position = {layer: i for i, layer in enumerate(layers)}
+        l1, top, nans = [0.0] * len(layers), [-math.inf] * len(layers), [0.0] * len(layers)
+        for piece, total, largest in zip(self.pieces, rows[0].tolist(), rows[1].tolist(), strict=True):
+            at = position.get(piece.layer or "")
+            if at is not None:
+                l1[at] += piece.share * total
+                top[at] = max(top[at], largest)
+                nans[at] = max(nans[at], float(math.isnan(largest)))
+        return l1 + nans, top
+
+    def _on_the_host(self) -> tuple[dict[str, Any], Tensor]:
+        scalars = {name: float(t) for name, t in zip(self.scalars, self.on_host, strict=False)}
+        rows = self.on_host[len(self.scalars) :]
+        return scalars, torch.cat(rows, dim=1) if rows else torch.zeros(5, 0, dtype=torch.float64)
+
+
+def _begun_to_copy(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
 
 
 Reading = Mapping[str, Any]
@@ -175,21 +223,16 @@ def make_sample(attempt: int, facts: Mapping[str, Any], reading: Reading, minimu
     return Sample(attempt=attempt, loss_ratio=ratio, loss_ratio_all_lengths=over_all, **facts, **reading)
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Stands for a step's facts where the readings are of the state before the first update."""
-
-    global_step: int
-
-    def loaded(
-        self, attempt: int, reading: Reading, names: tuple[str, ...], layers: Mapping[str, Any] | None
-    ) -> StateLoaded:
-        of_all = ("adam_variance_l1", "adam_variance_max", "momentum_l2", "param_norm")
-        return StateLoaded(
-            attempt=attempt,
-            global_step=self.global_step,
-            time_unix_s=time.time(),
-            **{name: reading[name] for name in of_all},
-            layers=names if layers else (),
-            layer_variance_l1=layers["adam_variance_l1"] if layers else (),
-        )
+def state_loaded(
+    attempt: int, step: int, reading: Reading, names: tuple[str, ...], layers: Mapping[str, Any] | None
+) -> StateLoaded:
+    """The readings of the state before the first update, which a checkpoint has brought back."""
+    of_all = ("adam_variance_l1", "adam_variance_max", "momentum_l2", "param_norm")
+    return StateLoaded(
+        attempt=attempt,
+        global_step=step,
+        time_unix_s=time.time(),
+        **{name: reading[name] for name in of_all},
+        layers=names if layers else (),
+        layer_variance_l1=layers["adam_variance_l1"] if layers else (),
+    )

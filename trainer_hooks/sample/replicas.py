@@ -46,13 +46,19 @@ class Replicas:
     @classmethod
     def of(cls, engine: Any, mpu: Any = None) -> Replicas:
         """As DeepSpeed's engine and the model-parallel unit (Megatron's, or DeepSpeed's pipeline grid) tell."""
-        alone = is_partitioned(engine)
-        tensor_parallel = _tensor_parallel_size(mpu if mpu is not None else getattr(engine, "mpu", None))
+        alone, unit = is_partitioned(engine), mpu if mpu is not None else getattr(engine, "mpu", None)
+        sizes = (int(getattr(unit, name)()) for name in _TENSOR_PARALLEL_SIZE if hasattr(unit, name))
+        tensor_parallel = next(sizes, 1)
         parted = getattr(engine, "is_pipe_parallel", False) or getattr(engine, "has_moe_layers", False)
         parted = parted or not getattr(engine, "has_whole_gradients", True)
         copies = getattr(engine, "copies_of_state", None)
+        if not copies:  # sequence parallel ranks included: they hold the same parameters
+            copies = int(getattr(engine, "seq_dp_world_size", 0) or getattr(engine, "dp_world_size", 0) or _size(None))
+            if alone:  # MiCS keeps a whole set of partitions in every group of mics_shard_size ranks; ZeRO keeps one
+                shard = int(getattr(engine._config.zero_config, "mics_shard_size", None) or 0)
+                copies = copies // shard if shard > 0 else 1
         return cls(
-            data_parallel=copies or (_shard_groups(engine) if alone else _dense_data_parallel_size(engine)),
+            data_parallel=copies,
             tensor_parallel=tensor_parallel,
             of_expert=lambda p: 1 if alone else _size(engine.expert_data_parallel_group[p.group_name]),
             whole_model=tensor_parallel == 1 and not parted,
@@ -67,28 +73,9 @@ class Replicas:
         if (mesh := getattr(parameter, "device_mesh", None)) is not None:  # a DTensor (FSDP 2) tells itself
             parts = [mesh.size(n) for n, placed in enumerate(parameter.placements) if placed.is_shard()]  # type: ignore[attr-defined]
             return float(math.prod(parts)) / _size(None)
-        return 1.0 / (self.data_parallel * (1 if _is_split(parameter) else self.tensor_parallel))
-
-
-def _is_split(parameter: Parameter) -> bool:
-    """Megatron's marks of a parameter that each tensor-parallel rank has its own part of."""
-    return bool(getattr(parameter, "model_parallel", False) or getattr(parameter, "tensor_model_parallel", False))
-
-
-def _dense_data_parallel_size(engine: Any) -> int:
-    """Sequence parallel ranks included: they hold the same parameters."""
-    size = getattr(engine, "seq_dp_world_size", None) or getattr(engine, "dp_world_size", None)
-    return int(size) if size else _size(None)
-
-
-def _shard_groups(engine: Any) -> int:
-    """MiCS keeps a whole set of partitions in every group of mics_shard_size ranks; ZeRO keeps one."""
-    shard = int(getattr(engine._config.zero_config, "mics_shard_size", None) or 0)
-    return _dense_data_parallel_size(engine) // shard if shard > 0 else 1
-
-
-def _tensor_parallel_size(mpu: Any) -> int:
-    return next((int(getattr(mpu, name)()) for name in _TENSOR_PARALLEL_SIZE if hasattr(mpu, name)), 1)
+        # Megatron's marks of a parameter that each tensor-parallel rank has its own part of
+        split = getattr(parameter, "model_parallel", False) or getattr(parameter, "tensor_model_parallel", False)
+        return 1.0 / (self.data_parallel * (1 if split else self.tensor_parallel))
 
 
 def _size(group: Any) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -18,13 +18,9 @@ from sentinel.vocabulary.errors import ConfigError
 Axes = Mapping[str, Sequence[int]]  # {path or last name of a tensor: its sequence axes}; () leaves it alone
 
 
-class Found(NamedTuple):
-    rows: int  # B, its samples
-    by_path: dict[str, tuple[int, ...]]  # The sequence axes of each tensor, ascending; () for one that is left alone
-
-
-def axes_of(leaves: Sequence[tuple[str, Tensor]], *, full: int, given: Axes) -> Found:
-    """Of (path, tensor) pairs. ConfigError where no tensor has a sequence axis, or a shape does not tell."""
+def axes_of(leaves: Sequence[tuple[str, Tensor]], *, full: int, given: Axes) -> tuple[int, dict[str, tuple[int, ...]]]:
+    """Of (path, tensor) pairs: B, the samples, and by path each tensor's sequence axes, ascending; () is left alone.
+    ConfigError where no tensor has a sequence axis, or a shape does not tell."""
     stated = {path: given.get(path, given.get(path.rpartition(".")[2])) for path, _ in leaves}
     rows = _rows([(path, leaf) for path, leaf in leaves if stated[path] is None], full)
     if rows is None:  # the caller states the axes of all of them
@@ -39,7 +35,7 @@ def axes_of(leaves: Sequence[tuple[str, Tensor]], *, full: int, given: Axes) -> 
     if not any(by_path.values()):
         shapes = ", ".join(f"{path or 'batch'} {tuple(leaf.shape)}" for path, leaf in leaves) or "no tensor"
         raise ConfigError(f"no axis of {full} or {full + 1} tokens in the batch ({shapes}): give `full` or `axes`")
-    return Found(rows, by_path)
+    return rows, by_path
 
 
 def _found(path: str, leaf: Tensor, *, full: int, rows: int) -> tuple[int, ...]:
@@ -89,16 +85,20 @@ def tensors(batch: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     if isinstance(batch, Tensor):
         yield path, batch
     for name, part in _parts(batch):
-        yield from tensors(part, _below(path, name))
+        yield from tensors(part, f"{path}.{name}" if path else str(name))
 
 
 def changed(batch: Any, change: Callable[[str, Tensor], Tensor], path: str = "") -> Any:
     """The same batch with each tensor changed; what is no tensor and holds none is the same object."""
     if isinstance(batch, Tensor):
         return change(path, batch)
-    parts = {name: changed(part, change, _below(path, name)) for name, part in _parts(batch)}
+    parts = {name: changed(p, change, f"{path}.{name}" if path else str(name)) for name, p in _parts(batch)}
+    if isinstance(batch, MutableMapping):  # of the batch's own type: transformers' BatchEncoding stays one
+        filled = copy.copy(batch)
+        filled.update(parts)
+        return filled
     if isinstance(batch, Mapping):
-        return _mapping(batch, parts)
+        return parts
     if isinstance(batch, tuple):
         made = parts.values()
         return type(batch)(*made) if hasattr(batch, "_fields") else type(batch)(made)
@@ -122,17 +122,3 @@ def _parts(batch: Any) -> list[tuple[Any, Any]]:
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return [(f.name, getattr(batch, f.name)) for f in dataclasses.fields(batch)]
     return []
-
-
-def _mapping(batch: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
-    """Of the batch's own type where that can be written to: transformers' BatchEncoding stays one."""
-    if not isinstance(batch, MutableMapping):
-        return parts
-    made = copy.copy(batch)
-    for key, value in parts.items():
-        made[key] = value
-    return made
-
-
-def _below(path: str, name: object) -> str:
-    return f"{path}.{name}" if path else str(name)

@@ -99,7 +99,6 @@ class Kept:
         return Taken(tuple(taken), offset)
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint; plain JSON."""
         return {"runs": [list(run) for run in self.runs], "used": self._used}
 
     @classmethod

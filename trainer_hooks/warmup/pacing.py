@@ -16,7 +16,6 @@ class Validated(Protocol):
 
     def begin(self) -> Any:
         """The state before any validation; it has to_json, and its class from_json."""
-        ...
 
     def after_validation(self, state: Any, perplexity: float, step: int) -> Any: ...
 

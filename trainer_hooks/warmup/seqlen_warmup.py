@@ -100,7 +100,10 @@ class SeqlenWarmup:
         if self.step is not None and step < self.step:
             raise ConfigError(f"step {step} begins after step {self.step}: load() the state of its checkpoint first")
         self._look_back()
-        samples = self._global_batch(samples)
+        samples = self._samples if samples is None else samples
+        if samples is None and self._engine is None:
+            raise ConfigError("say how many samples a step has: engine, global_batch_samples, or begin(step, samples)")
+        samples = int(self._engine.train_batch_size()) if samples is None else samples
         length = self._length(step, samples)
         if length != self.length:
             self._reset_shapes()
@@ -211,15 +214,6 @@ class SeqlenWarmup:
         self.consumed_tokens += samples * trained
         self._fresh = samples if keeps and trained < full else None
         self.dropped_tokens += 0 if keeps else samples * (full - trained)
-
-    def _global_batch(self, samples: int | None) -> int:
-        if samples is None:
-            samples = self._samples
-        if samples is None and self._engine is not None:
-            samples = int(self._engine.train_batch_size())
-        if samples is None:
-            raise ConfigError("say how many samples a step has: engine, global_batch_samples, or begin(step, samples)")
-        return samples
 
     def _look_back(self) -> None:
         """At the step before: was all done that it needs?"""

@@ -37,27 +37,23 @@ class Shortening:
         """Whether what is left over is used later."""
         return self.kind.endswith("_keep")
 
-    @property
-    def reshapes(self) -> bool:
-        """Whether a sample becomes several."""
-        return self.kind.startswith("reshape")
-
     def trained(self, length: int) -> int:
         """Targets of one sample that are trained on at that length: its first ones."""
         return pacing.trained_tokens(length, full=self.full, shorten=self.kind)
 
     def batch(self, batch: Any, length: int) -> Any:
         """The batch at that length. ConfigError where it has no sequence axis, or an ambiguous one."""
-        found = axes_of(list(tensors(batch)), full=self.full, given=self.axes)
-        return changed(batch, lambda path, leaf: self._leaf(path, leaf, found.by_path[path], found.rows, length))
+        rows, axes = axes_of(list(tensors(batch)), full=self.full, given=self.axes)
 
-    def _leaf(self, path: str, leaf: Tensor, axes: tuple[int, ...], rows: int, length: int) -> Tensor:
-        if not axes:
-            return leaf
-        if not self.reshapes:
-            return truncated(leaf, axes, full=self.full, length=length)
-        named = path in self.positions or path.rpartition(".")[2] in self.positions
-        return in_pieces(leaf, axes, full=self.full, length=length, rows=rows, positions=named, path=path)
+        def shortened(path: str, leaf: Tensor) -> Tensor:
+            if not axes[path]:
+                return leaf
+            if not self.kind.startswith("reshape"):
+                return truncated(leaf, axes[path], full=self.full, length=length)
+            named = path in self.positions or path.rpartition(".")[2] in self.positions
+            return in_pieces(leaf, axes[path], full=self.full, length=length, rows=rows, positions=named, path=path)
+
+        return changed(batch, shortened)
 
 
 @lru_cache(maxsize=64)
@@ -102,8 +98,10 @@ def in_pieces(
         leaf, axes = leaf.unsqueeze(0), tuple(axis + 1 for axis in axes)
     at = batch or 0
     pieces = _pieces(leaf, axes, at, full, length)
-    if positions:
-        pieces = _begun_anew(pieces, axes[0])
+    if positions:  # where a document begins within a piece they are counted from there already
+        first = pieces.narrow(axes[0], 0, 1)
+        restarted = pieces.diff(dim=axes[0], prepend=first).lt(0).cumsum(axes[0]).gt(0)
+        pieces = torch.where(restarted, pieces, pieces - first)
     if batch is not None and leaf.shape[at] == rows:
         return pieces.contiguous()
     first = pieces.narrow(at, 0, 1)
@@ -112,12 +110,6 @@ def in_pieces(
     if batch is None:
         raise ConfigError(f"{path or 'the batch'} differs from piece to piece: give it a batch axis that can hold that")
     return pieces.repeat(*(rows if i == at else 1 for i in range(pieces.dim())))
-
-
-def _begun_anew(positions: Tensor, axis: int) -> Tensor:
-    """Where a document begins within a piece its positions are counted from there already."""
-    restarted = positions.diff(dim=axis, prepend=positions.narrow(axis, 0, 1)).lt(0).cumsum(axis).gt(0)
-    return torch.where(restarted, positions, positions - positions.narrow(axis, 0, 1))
 
 
 def _pieces(leaf: Tensor, axes: tuple[int, ...], batch: int, full: int, length: int) -> Tensor:

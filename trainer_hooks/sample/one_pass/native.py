@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trainer_hooks.sample.one_pass.check import NoKernel, check
-from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece, all_flat
+from trainer_hooks.sample.one_pass.chunked import NoKernel, check
+from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _FLAGS = (*_OPTIMIZE, "-w", "-shared", "-fPIC", "-pthread", "-x", "c", "-")
 _TIME_LIMIT_S = 20.0  # A compiler on a slow filesystem takes a second or two; one that hangs would hold up the training
 _TILE = 1 << 16  # elements: about 20 µs of work, so threads end together, and a tile's fixed cost is nothing
 _PER_THREAD = 1 << 18  # elements: with fewer than these, starting a thread takes longer than what it saves
-_TYPES = {torch.float32: 0, torch.bfloat16: 1}
+TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
 class _Tile(ctypes.Structure):
@@ -59,7 +59,7 @@ class Native(OnePass):
         self._kernel = kernel
         tiles = []
         for number, piece in enumerate(pieces):
-            types = [0 if t is None else _TYPES[t.dtype] for t in piece.tensors]
+            types = [0 if t is None else TYPES[t.dtype] for t in piece.tensors]
             tiles += [_Tile(*tile, *types, piece.group, number) for tile in piece.tiles(_TILE)]
         self._tiles = (_Tile * len(tiles))(*tiles)
         self._parts = torch.empty((len(tiles), 5), dtype=torch.float64)
@@ -88,10 +88,6 @@ class Native(OnePass):
         return out
 
 
-def takes(pieces: Sequence[Piece]) -> bool:
-    return all_flat(pieces, "cpu", _TYPES)
-
-
 @functools.cache
 def kernel() -> Kernel | None:
     """The kernel of this process, compiled and checked; None where there can't be one, which is logged once."""
@@ -104,7 +100,7 @@ def kernel() -> Kernel | None:
 
 def checked(kernel: Kernel) -> Kernel:
     """The kernel, if it gives what float64 gives; NoKernel otherwise."""
-    for dtype in _TYPES:
+    for dtype in TYPES:
         check(lambda pieces: Native(pieces, kernel), torch.device("cpu"), dtype)
     return kernel
 

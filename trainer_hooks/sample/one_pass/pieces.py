@@ -20,6 +20,8 @@ class Piece:
     # (n,) contiguous, of the same elements: the parameter that the optimizer steps (the float32 master, if any).
     parameter: Tensor | None = None
     group: int = 0  # Which of the AdamConstants belong to it
+    layer: str | None = None  # None where DeepSpeed does not tell whose it is
+    share: float = 1.0  # What each of its elements counts in a sum over all ranks, 0 to 1
 
     def __post_init__(self) -> None:
         shapes = {tuple(t.shape) for t in self.present}
@@ -28,17 +30,14 @@ class Piece:
 
     @property
     def tensors(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """v, m and the parameter."""
         return self.exp_avg_sq, self.exp_avg, self.parameter
 
     @property
     def present(self) -> list[Tensor]:
-        """Of v, m and the parameter those that it has."""
         return [tensor for tensor in self.tensors if tensor is not None]
 
     def tiles(self, size: int) -> Iterator[tuple[int, ...]]:
-        """The piece in runs of at most `size` elements, none of an empty one: of each the addresses of v, m and the
-        parameter, 0 where it has none, and its length."""
+        """Runs of at most `size` elements: addresses of v, m and the parameter (0: there is none), and the length."""
         n = self.exp_avg_sq.numel()
         for start in range(0, n, size):
             addresses = (0 if t is None else t.data_ptr() + start * t.element_size() for t in self.tensors)

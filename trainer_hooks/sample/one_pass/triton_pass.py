@@ -8,28 +8,22 @@ import logging
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainer_hooks.sample.one_pass.check import NoKernel, check
-from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece, all_flat
+from trainer_hooks.sample.one_pass.chunked import NoKernel, check
+from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece
 
 _log = logging.getLogger(__name__)
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _UNASKED = AdamConstants(beta1=0, beta2=0, eps=0, step=1)
 
 
-class _Launch(NamedTuple):
-    """Tiles that lie one behind the other in the table, of pieces of one kind."""
-
-    first: int
-    tiles: int
-    group: int
-    dtypes: tuple[torch.dtype | None, ...]  # of v, m and parameter
-    aligned: bool  # every tensor begins at a multiple of 16 bytes
+_Kind = tuple[int, tuple[torch.dtype | None, ...], bool]
+"""Of a piece: its group, the types of v, m and parameter, whether every tensor begins at a multiple of 16 bytes."""
 
 
 class TritonPass(OnePass):
@@ -49,22 +43,23 @@ class TritonPass(OnePass):
         rows = 2 if constants is None else 5
         with torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext():
             parts = torch.full((rows, self._tiles), math.nan, dtype=torch.float64, device=self._device)
-            for launch in self._launches:
-                self._launch(launch, parts, None if constants is None else constants[launch.group])
+            for tiles, kind in self._launches:
+                self._launch(tiles, kind, parts, None if constants is None else constants[kind[0]])
             out = torch.empty((rows, self._pieces), dtype=torch.float64, device=self._device)
             self._kernels.per_piece[(self._pieces,)](
                 parts, self._ends, out, self._tiles, self._pieces, rows=rows, block=1024
             )
         return out
 
-    def _launch(self, launch: _Launch, parts: Tensor, of: AdamConstants | None) -> None:
-        v, m, p = (self._kernels.TYPES.get(dtype) for dtype in launch.dtypes)
+    def _launch(self, tiles: range, kind: _Kind, parts: Tensor, of: AdamConstants | None) -> None:
+        _, dtypes, aligned = kind
+        v, m, p = (self._kernels.TYPES.get(dtype) for dtype in dtypes)
         scales = of or _UNASKED
         momentum_scale = scales.momentum_scale if p or not scales.decay else math.nan
-        self._kernels.per_tile[(launch.tiles,)](
+        self._kernels.per_tile[(len(tiles),)](
             self._table,
             parts,
-            launch.first,
+            tiles.start,
             self._tiles,
             float(momentum_scale),
             float(scales.root_scale),
@@ -73,14 +68,10 @@ class TritonPass(OnePass):
             v_type=v,
             m_type=m if of else None,
             p_type=p if of else None,
-            aligned=launch.aligned,
+            aligned=aligned,
             size=self._kernels.TILE,
             block=self._kernels.BLOCK,
         )
-
-
-def takes(pieces: Sequence[Piece]) -> bool:
-    return bool(pieces) and all_flat(pieces, "cuda", _DTYPES)
 
 
 def triton_pass(pieces: Sequence[Piece]) -> TritonPass | None:
@@ -98,7 +89,7 @@ def triton_pass(pieces: Sequence[Piece]) -> TritonPass | None:
 
 @functools.cache
 def _checked(device: torch.device) -> None:
-    for dtype in _DTYPES:
+    for dtype in DTYPES:
         check(lambda pieces: TritonPass(pieces, _kernels()), device, dtype)
 
 
@@ -110,12 +101,15 @@ def _kernels() -> Any:
     return triton_kernel
 
 
-def _plan(pieces: Sequence[Piece], size: int) -> tuple[list[tuple[int, ...]], list[tuple[int, int]], list[_Launch]]:
-    """(tiles, 4) addresses of v, m, parameter, and lengths; (S, 2) first tile and end of each piece; the launches."""
+def _plan(
+    pieces: Sequence[Piece], size: int
+) -> tuple[list[tuple[int, ...]], list[tuple[int, int]], list[tuple[range, _Kind]]]:
+    """(tiles, 4) addresses of v, m, parameter, and lengths; (S, 2) first tile and end of each piece; the launches:
+    tiles that lie one behind the other, of pieces of one kind."""
     kinds = [_kind(piece) for piece in pieces]
     table: list[tuple[int, ...]] = []
     ends = [(0, 0)] * len(pieces)
-    launches: list[_Launch] = []
+    launches: list[tuple[range, _Kind]] = []
     for kind, numbers in groupby(sorted(range(len(pieces)), key=lambda number: repr(kinds[number])), kinds.__getitem__):
         start = len(table)
         for number in numbers:
@@ -123,11 +117,10 @@ def _plan(pieces: Sequence[Piece], size: int) -> tuple[list[tuple[int, ...]], li
             table += pieces[number].tiles(size)
             ends[number] = first, len(table)
         if len(table) > start:
-            group, dtypes, aligned = kind
-            launches.append(_Launch(first=start, tiles=len(table) - start, group=group, dtypes=dtypes, aligned=aligned))
+            launches.append((range(start, len(table)), kind))
     return table, ends, launches
 
 
-def _kind(piece: Piece) -> tuple[int, tuple[torch.dtype | None, ...], bool]:
+def _kind(piece: Piece) -> _Kind:
     dtypes = tuple(t.dtype if t is not None else None for t in piece.tensors)
     return piece.group, dtypes, all(tensor.data_ptr() % 16 == 0 for tensor in piece.present)
