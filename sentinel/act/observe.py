@@ -21,7 +21,7 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import UNAVAILABLE, Context, judge
 from sentinel.plan.baseline import baseline_of, filled, warmup_end
-from sentinel.plan.certificate import spoilt_spans
+from sentinel.plan.certificate import spoilt_spans, standing_attempt
 from sentinel.plan.incident import Event, Incident
 from sentinel.plan.incident_events import fold
 from sentinel.plan.liveness import life_of, rollback_of
@@ -162,7 +162,7 @@ class Observer:
         near, started, incidents, checkpoints = self._near, self.started, fold(events), self._checkpoints()
         board, of_attempt = near.tensorboard, attempt.started if attempt else None
         git = board.git_work_tree() if board else None
-        local = datetime.fromtimestamp(now_unix_s).astimezone()
+        local, standing = datetime.fromtimestamp(now_unix_s).astimezone(), standing_attempt(self._history, incidents)
         return RunState(
             now_unix_s=now_unix_s,
             minute_of_day=60 * local.hour + local.minute,
@@ -179,7 +179,7 @@ class Observer:
             tensorboard_git=None if git is None else str(git),
             wandb=near.wandb.seen() if near.wandb else None,
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
-            baseline=filled(baseline_of(of_attempt), jobs.script_baseline),
+            baseline=filled(baseline_of(standing.started if standing else None), jobs.script_baseline),
             applies=next((frozenset(s.applies) for s in reversed(started) if s.applies is not None), None),
             trainer=next((s.trainer for s in reversed(started) if s.trainer is not None), None),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),

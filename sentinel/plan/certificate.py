@@ -62,6 +62,13 @@ def taken_back(history: History, incidents: Iterable[Incident]) -> tuple[Inciden
     return tuple(i for i in incidents if any(_starts(r) & line for r in i.rollbacks if r.taken_back))
 
 
+def standing_attempt(history: History, incidents: Iterable[Incident]) -> Attempt | None:
+    """The newest attempt of the line that `latest` names: where an undo took the newest line back, the one that it took
+    back from. What that one trained with is the run's, not what the undone restart was given."""
+    undone = taken_back(history, incidents)
+    return history.attempts.get(undone[0].attempt, history.latest) if undone else history.latest
+
+
 def _brought_back(history: History, incidents: Iterable[Incident]) -> Iterator[SpoiltSpan]:
     for incident in taken_back(history, incidents):
         diverged = history.attempts.get(incident.attempt)

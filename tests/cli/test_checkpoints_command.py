@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typer.testing import CliRunner
 from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.commands import app
+from sentinel.daemon.run_files import find_config
+from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.vocabulary.sample import CheckpointSaved, StateLoaded, encode
 from tests.adapters.checkpoint_files import deepspeed
 from tests.plan.test_start_audit import AT, CLEAN, LINE, LOADED, STARTED
@@ -104,7 +107,7 @@ def test_what_an_undo_brings_back_from_after_the_onset_is_not_healthy_whatever_t
     config = configured(tmp_path, LOADED)
     journal, log = tmp_path / "state" / "attempts" / "0002.jsonl", tmp_path / "state" / "incidents.jsonl"
     first, *others = journal.read_text().splitlines()
-    begun = json.loads(first) | {"incident": "incident-1", "rollback": "incident-1-r1"}
+    begun = json.loads(first) | {"incident": "incident-1", "rollback": "incident-1-r1", "gradient_clipping": 0.25}
     journal.write_text("\n".join([json.dumps(begun), *others, ""]))
     at: dict[str, Any] = {"incident": "incident-1", "rollback": "incident-1-r1", "time_unix_s": 1.0}
     moved = {"kind": "quarantine_checkpoints", "tags": ["global_step120"]}
@@ -122,6 +125,7 @@ def test_what_an_undo_brings_back_from_after_the_onset_is_not_healthy_whatever_t
     log.write_text("".join(json.dumps(event) + "\n" for event in events))
     assert [one["certified"] for one in asked(config, "checkpoints", "--json")] == [True, True]
     assert "undone" not in asked(config, "status")
+    assert _clipping(config) == 0.25
     assert not {"paused", "KILL"} & {*re.findall("paused|KILL", asked(config, "status"))}
     for name, said in (("PAUSED", "does not act, until `sentinel resume`"), ("KILL", "the KILL file is in the state")):
         (tmp_path / "state" / name).write_text("")
@@ -135,11 +139,18 @@ def test_what_an_undo_brings_back_from_after_the_onset_is_not_healthy_whatever_t
     assert after["why_not"] == ("the undo of incident-1 brought it back, and it is after the onset (step 110 to 114)")
     goes_on = "attempt 2 belongs to what was taken back; a restart resumes from global_step120"
     assert f"incident-1 was undone: {goes_on}" in asked(config, "status")
+    assert _clipping(config) is None  # what the undone restart was given is not what the run trains with
     third = CLEAN.started, *(replace(one, global_step=one.global_step + 20) for one in CLEAN.samples)
     lines = [encode(replace(one, attempt=3)) for one in third]
     lines[0] = json.dumps(json.loads(lines[0]) | {"parent_attempt": 1, "resumed_from": 120})
     (tmp_path / "state" / "attempts" / "0003.jsonl").write_text("\n".join([*lines, ""]))
     assert "was undone" not in asked(config, "status")
+
+
+def _clipping(config: Path) -> float | None:
+    """What a rollback would keep."""
+    read = find_config(str(config), config)
+    return observer_of(read, neighbours_of(read)).look(time.time()).run.baseline.clip_grad
 
 
 def test_a_pin_that_an_undo_has_set_aside_is_not_promised_back_and_a_newer_one_is_told_apart(tmp_path: Path) -> None:
