@@ -31,6 +31,8 @@ def checked_event(event: dict[str, Any]) -> dict[str, Any]:
     """The event, by its present names, with what every reader of the log relies on. LineError says what is wrong."""
     if not isinstance(event.get("event"), str):
         raise LineError(f"event should be a string, not {type(event.get('event')).__name__}")
+    if not isinstance(event.get("topic"), str | None):
+        raise LineError(f"topic should be a string, not {type(event['topic']).__name__}")
     if (incident := event.get("incident")) is not None:
         why = why_not_a_name(incident) if isinstance(incident, str) else "should be a string"
         if why is not None:

@@ -59,7 +59,7 @@ class Report:
 def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORMS) -> Report:
     """Runs the demo in a folder; returns what happened. ConfigError when the folder contains a run already. A run that
     does not diverge is moved to a folder of its own in there, and the next seed is trained."""
-    missing = [name for name in ("torch", "deepspeed", "tensorboard") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("torch", "deepspeed", "tensorboard") if not _is_installed(name)]
     if missing:
         raise ConfigError(f"{', '.join(missing)} not installed; pip install 'training-sentinel[daemon,trainer]'")
     output.mkdir(parents=True, exist_ok=True)
@@ -126,6 +126,13 @@ def _moved_aside(folder: Path, seed: int) -> Path:
         if (folder / name).exists():
             (folder / name).rename(aside / name)
     return aside
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _watch_until_the_end(configuration: Path, state_dir: Path, say: Progress) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.adapters.local import LocalJobs, _by_hand
+from sentinel.adapters.local import LocalJobs
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import RunStarted
 from tests.adapters.pagers import until
@@ -119,8 +119,9 @@ def test_a_process_of_that_number_here_is_not_the_trainer_that_a_journal_names_e
         began = psutil.Process(other.pid).create_time()
         named: dict[str, Any] = {"host": socket.gethostname(), "pid": other.pid, "process_start_unix_s": began}
         here = RunStarted(attempt=1, time_unix_s=began, **named)
-        assert _by_hand([here]) is not None
-        assert _by_hand([replace(here, **foreign)]) is None
+        jobs = LocalJobs(tmp_path / "state")
+        assert [w.pid for w in jobs.writers(here)] == [other.pid]
+        assert jobs.writers(replace(here, **foreign)) == ()
         other.kill()
 
 

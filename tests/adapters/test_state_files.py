@@ -184,6 +184,7 @@ def test_a_line_that_makes_no_sense_in_the_incident_log_stops_everything(tmp_pat
     [
         *('{"event": "closed"}', '{"event": 7, "time_unix_s": 1}', '{"event": "closed", "time_unix_s": "nan"}'),
         *('{"event": "closed", "time_unix_s": 1e300}', '{"event": "closed", "time_unix_s": 1, "incident": "../x"}'),
+        '{"event": "alert_firing", "time_unix_s": 1, "topic": []}',
     ],
 )
 def test_an_event_that_can_not_be_is_named_with_its_line(tmp_path: Path, event: str) -> None:
