@@ -202,13 +202,16 @@ class Bisecting:
     _problems: dict[str, str] = field(default_factory=dict, init=False)  # incident -> why it could not go on
 
     def seen(self, incident: Incident, history: History, run: RunState) -> BisectSeen:
-        """Where the incident's bisect stands; over where it can't be run, or could not go on."""
+        """Where the incident's bisect stands; over where it can't be run, or could not go on. FilesystemRefused where
+        it can't be read."""
         try:
             if (problem := self._problems.get(incident.id)) is not None:
                 return BisectSeen(reason=problem, over=True)
             made = self._of(incident, history, run)
             made.reread()
             return made.seen
+        except FilesystemRefused:  # it may be repaired: what is not read is not over
+            raise
         except (ConfigError, PermanentError) as error:
             return BisectSeen(reason=f"the cause can't be looked for: {error}", over=True)
 

@@ -12,7 +12,7 @@ from sentinel.adapters.lock import RunLock
 from sentinel.judge.history import History
 from sentinel.plan.observation import BisectSeen
 from sentinel.plan.probe import Limits
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import ConfigError, FilesystemRefused
 from tests.probes.test_bisect_plan import INCIDENT, RUN, SKIP, question
 from tests.probes.test_probes import ALARM, ONSET, TAG, Trainers
 
@@ -80,3 +80,15 @@ def test_a_persons_own_command_is_let_go_on_and_what_can_not_be_begun_ends_it(
     found = followed(bisecting(tmp_path, trainers), 3)
     assert found.over
     assert "the checkpoints would be the run's" in found.reason
+
+
+def test_a_folder_that_can_not_be_read_is_not_the_end_of_a_bisect(tmp_path: Path, trainers: Trainers) -> None:
+    def refused(*_: Any) -> Bisect:
+        raise FilesystemRefused("/runs can't be read or changed: it is read-only")
+
+    these, readable = bisecting(tmp_path, trainers), bisecting(tmp_path, trainers).make
+    these.make = refused
+    with pytest.raises(FilesystemRefused):
+        seen(these)
+    these.make = readable
+    assert not seen(these).over
