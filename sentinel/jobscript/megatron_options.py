@@ -186,6 +186,9 @@ def _schedules(wanted: Wanted, facts: Facts) -> Iterator[Marked]:
         yield from _lr_warmup(wanted.lr_warmup.warmup, wanted.lr_warmup.unit, facts, by_tokens=slw is not None)
     elif slw is not None and slw.warmup_end_tokens is not None and facts.lr_scheduler != "lr-scheduler":
         yield from _lr_warmup(slw.warmup_end_tokens, "tokens", facts, by_tokens=True)
+    elif slw is not None and facts.lr_warmup_fraction:  # it would be a share of the run's new length
+        unit, warmup = _warmup(facts)
+        yield from _lr_warmup(warmup or 0, unit, facts, by_tokens=True)
     yield from _override(facts, by_tokens=slw is not None)
 
 

@@ -153,6 +153,14 @@ def test_a_warmup_that_is_over_leaves_the_newer_scheduler_the_tokens_to_decay_fr
     assert first(Wanted(seqlen_warmup=over), replace(RUN, lr_scheduler=scheduler)).get("--lr-warmup-tokens") == told
 
 
+def test_a_warmup_that_is_a_share_of_the_run_stays_as_long_as_it_was() -> None:
+    """SLW ends the run by tokens: of the iterations that it may then have, the share would be another warmup."""
+    by_share = replace(BY_STEPS, lr_warmup_fraction=0.01)
+    changed = first(Wanted(seqlen_warmup=SLW), by_share)
+    assert (changed["--lr-warmup-fraction"], changed["--lr-warmup-iters"]) == ("removed", "5000")
+    assert "--lr-warmup-fraction" not in first(Wanted(peak_lr=3e-5), by_share)
+
+
 SCHEDULES = [
     FixedLinear(start=64, full=2048, total_steps=6000, anchor_step=3000),
     FixedLinear(start=8, full=1024, total_steps=50, anchor_step=0),
