@@ -52,9 +52,8 @@ wandb: # the tests that need W&B's client, in an environment without the trainer
 bench: setup
 	@for program in benchmarks/*.py; do $(BIN)/python $$program; done
 
-gpu: # on a machine with a GPU; MINUTES=N, one hour by default. What is measured is kept: a second call goes on
-	@$(PYTHON) tools/gpu_environment.py
-	@.venv-gpu/bin/python -m benchmarks.gpu --minutes $(or $(MINUTES),60)
+gpu: # on a machine with a GPU; MINUTES=N, 9 by default; OUT=DIR gets each row as it comes. A second call goes on
+	@$(PYTHON) tools/gpu_environment.py $(if $(WHEELS),--wheels $(WHEELS)) -- --minutes $(or $(MINUTES),9) $(if $(OUT),--out $(OUT))
 
 mutants: setup # small breakages of the code that matters, and how many of them the tests notice; about an hour on two cores
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants

@@ -22,18 +22,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backtest import tables
 from backtest.curves import DIVERGED, Curve, CurveError, read_folder
-from backtest.episodes import Traced, traced
 from backtest.ideal import Harmless, knowable_step
 from backtest.ours import AT_END, NAME, UNTOLD, Judged, judged, warm_up
 from backtest.peers import PEERS
-from backtest.regret import key
+from backtest.regret import format_regret, key, regret_json
 from backtest.replay import PATIENCE, said_by, tuned_by
 from backtest.scoring import Outcome, Said, score, timed
 from backtest.sensitivity import format_rows, sensitivity
 from backtest.summing import summary
 from backtest.tuned import TUNED
 from backtest.tuning import tuned_peers
-from backtest.waiting import format_waiting, waiting_json
 
 from sentinel.judge.thresholds import Thresholds
 
@@ -72,15 +70,14 @@ def main() -> int:
     tuned = [timed(o, *ideal.get(id(o.curve), ())) for r in replays for o in r.tuned]
     names = replays[0].said if replays else ()
     verdicts = {name: {key(r.curve): r.said[name].verdicts for r in replays} for name in names}
-    traces = [r.traced for r in replays]
-    waiting = format_waiting(traces, verdicts)
-    text = waiting if asked.waiting else f"{report(outcomes, patient, tuned, peers=not asked.ours)}\n\n{waiting}"
+    regrets = format_regret(curves, verdicts)
+    text = regrets if asked.regret else f"{report(outcomes, patient, tuned, peers=not asked.ours)}\n\n{regrets}"
     if asked.plot:
         plot(replays, asked.plot)
     if asked.results:
         asked.results.write_text(header(folders, len(curves)) + text + "\n", encoding="utf-8")
-    priced = {"waiting": waiting_json(traces, verdicts)}
-    print(json.dumps(document(outcomes, patient, tuned) | priced) if asked.json else text)
+    measured = document(outcomes, patient, tuned) | {"regret": regret_json(curves, verdicts)}
+    print(json.dumps(measured) if asked.json else text)
     return 0
 
 
@@ -94,7 +91,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sensitivity", nargs="*", metavar="NAME", help=about)
     parser.add_argument("--tune-peers", action="store_true", help="the peers' best thresholds on the tuning part, only")
     parser.add_argument("--ours", action="store_true", help="the judge without the peers: a quarter of the time")
-    parser.add_argument("--waiting", action="store_true", help="regret and calibration of waiting, only")
+    parser.add_argument("--regret", action="store_true", help="what the verdicts cost beside an oracle, only")
     parser.add_argument("--results", type=Path, help="also write the tables to this file")
     return parser.parse_args()
 
@@ -112,8 +109,7 @@ class Replay:
     tuned: tuple[Outcome, ...]
     """The peers once more, with threshold and patience tuned on the tuning part."""
     said: dict[str, Said]
-    """Of each peer, as it is and tuned."""
-    traced: Traced
+    """Of the judge, and of each peer, as it is and tuned."""
 
 
 def replay(curve: Curve, thresholds: Thresholds, *, peers: bool = True) -> Replay:
@@ -130,8 +126,8 @@ def replay(curve: Curve, thresholds: Thresholds, *, peers: bool = True) -> Repla
         ),
         patient=tuple(score(curve, lasting) for _, lasting in pairs),
         tuned=tuple(score(curve, said) for said in tuned),
-        said={s.detector: s for s, _ in pairs} | {f"{s.detector}, tuned": s for s in tuned},
-        traced=traced(curve),
+        said={s.detector: s for s in (ours.said, *(at_once for at_once, _ in pairs))}
+        | {f"{s.detector}, tuned": s for s in tuned},
     )
 
 

@@ -55,9 +55,10 @@ SHAPES = {
     "10M": (Shape(layers=6, width=384, heads=6, seqlen=256), 256),
     "124M": (Shape(layers=12, width=768, heads=12, seqlen=1024), VOCABULARY),
     "1.3B": (Shape(layers=24, width=2048, heads=16, seqlen=2048), VOCABULARY),
+    "7B": (Shape(layers=32, width=4096, heads=32, seqlen=2048), VOCABULARY),
 }
 WORTH_MEASURING = ("10M", "124M", "1.3B")
-"""The smallest only shows that the program runs."""
+"""The smallest only shows that the program runs; the largest is for a GPU of 80 GB."""
 
 CONSTANTS = [AdamConstants(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, step=2)]
 

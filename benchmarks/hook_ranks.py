@@ -4,7 +4,8 @@
 
 Trains a stack of linear layers in DeepSpeed (ZeRO 1, gloo) on 1, 2, 4 and 8 ranks, and takes on rank 0, for each step,
 the time that its thread spends in the hook's own methods: on the clock, which includes waiting for the other ranks'
-readings of that step, and of the processor, which does not. Beside it one read of v on that rank, which is the part of
+readings of that step, and of the processor, which does not; the ranks' own thread is beside it (its processor time is
+what benchmarks/rank_readings.py prints). Beside it one read of v on that rank, which is the part of
 the work that grows with the model, and the numbers that a step sends per rank. More ranks than processors take turns:
 the clock then tells how long a rank waits for its turn, and the processor's time is the one to look at.
 """
@@ -39,6 +40,7 @@ def measured(width: int) -> dict[str, Any]:
     from torch import nn
 
     from trainer_hooks import attach
+    from trainer_hooks.ranks.groups import Level
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -68,13 +70,13 @@ def measured(width: int) -> dict[str, Any]:
     hook.loss_seen = timed(hook.loss_seen)  # type: ignore[method-assign]
     hook.update_coming = timed(hook.update_coming)  # type: ignore[method-assign]
     hook.step_made = timed(hook.step_made)  # type: ignore[method-assign]
-    reduce = dist.reduce
+    gather = Level.gather
 
-    def counting(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        sent[-1] += tensor.numel()
-        return reduce(tensor, *args, **kwargs)
+    def counting(level: Level, frame: Any, *args: Any) -> Any:
+        sent[-1] += frame.numel()
+        return gather(level, frame, *args)
 
-    dist.reduce = counting
+    Level.gather = counting  # type: ignore[method-assign]
     whole = []
     for _ in range(STEPS):
         for row in (clock, processor, sent):
@@ -84,7 +86,7 @@ def measured(width: int) -> dict[str, Any]:
         engine.backward(loss)
         engine.step()
         whole.append(time.perf_counter() - started)
-    dist.reduce = reduce
+    Level.gather = gather  # type: ignore[method-assign]
     v = next(iter(engine.optimizer.optimizer.state.values()))["exp_avg_sq"]
     other = torch.ones(_CACHE_ELEMENTS)
     floor = statistics.median(_seconds(v.sum) for _ in range(15) if other.add_(1) is not None)

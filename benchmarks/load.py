@@ -1,14 +1,17 @@
 """What one daemon takes to watch many runs, a step a second each: CPU, memory, and how late its verdicts are.
 
     python benchmarks/load.py [--quick] [--json] [--runs N,N] [--sources journal,prometheus] [--window S]
+                              [--workers N,N]
 
 The daemon is `sentinel watch --all --observe` as a process of its own, with its default poll interval of 5 seconds. The
 trainers are simulated: one process appends a line a second to each run's metrics journal, or answers as each run's
 /metrics, which a real Prometheus scrapes once a second and the daemon asks. One run in twenty diverges, half of them
 to nan. All is measured from outside the daemon, over a window that begins once it has made a turn of every run.
 
+- `workers`: of the daemon, its --workers; 1 is one process, without --workers the daemon's default is measured.
 - `CPU`: the daemon's share of one core over the window (user and system), and Prometheus's own, and the trainers'.
-- `RSS`: the daemon's memory at the end of the window, and Prometheus's own.
+- `ms a turn`: CPU time per turn made, scrapes included: also where a loaded machine leaves no time for all turns.
+- `RSS`: the daemon's memory at the end of the window, and Prometheus's own. Worker processes are counted with it.
 - `lag`: from the time of the sample at which a judge that sees every sample at once knows of the divergence, to the
   moment that the run's incident log has it; in poll intervals. Incident logs are looked at ten times a second.
   `of nan`: of those that ended in nan, which is known at once. Of a high loss the judge waits for a hundred samples:
@@ -25,6 +28,7 @@ to nan. All is measured from outside the daemon, over a window that begins once 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -63,7 +67,9 @@ _STARTS_S, _STARTS_S_A_RUN = 20.0, 0.1
 Row = dict[str, Any]
 
 
-def measured(source: str, count: int, folder: Path, *, window_s: float, past_s: float) -> Row:
+def measured(
+    source: str, count: int, folder: Path, *, window_s: float, past_s: float, workers: int | None = None
+) -> Row:
     """The row of so many runs."""
     begin = time.time() - (past_s if source == "journal" else 0.0)
     known_from = FIRST_STEP + int(past_s + _STARTS_S + count * _STARTS_S_A_RUN)
@@ -89,6 +95,7 @@ def measured(source: str, count: int, folder: Path, *, window_s: float, past_s: 
         began = time.time()
         command = [*PYTHON, "sentinel", "watch", "--all", "--observe", "--config-dir", str(folder / "runs")]
         command += ["--fleet-dir", str(folder / "fleet")]
+        command += [] if workers is None else ["--workers", str(workers)]
         seen = stack.enter_context(Incidents(states))
         daemon = stack.enter_context(started(command, folder / "daemon.log"))
         start_s = until_all_are_seen(daemon, metrics, count, began, folder)
@@ -107,6 +114,7 @@ def measured(source: str, count: int, folder: Path, *, window_s: float, past_s: 
     return {
         "source": source,
         "runs": count,
+        "workers": workers,
         "start_s": start_s,
         **row,
         "divergences": len(expected),
@@ -119,8 +127,7 @@ def measured(source: str, count: int, folder: Path, *, window_s: float, past_s: 
     }
 
 
-def in_time(step: int, begin: float, looked_unix_s: float) -> bool:
-    """Whether it could be known only once the daemon had looked at every run: before, its start is what takes time."""
+def in_time(step: int, begin: float, looked_unix_s: float) -> bool:  # its start takes time: not counted
     return begin + (step - FIRST_STEP) > looked_unix_s
 
 
@@ -128,19 +135,22 @@ def over_a_window(daemon: psutil.Process, others: dict[str, psutil.Process], met
     """What the processes take, and what the daemon says of its turns."""
     begun_s, used = time.monotonic(), {name: usage(one) for name, one in others.items()}
     cpu_s, _ = usage(daemon)
-    answers, late, took = [], [], []
+    answers, late, took, turns = [], [], [], []
     while time.monotonic() < begun_s + window_s:
         answer_s, size, values = scrape(metrics)
         answers.append(answer_s)
         late += values.get("sentinel_last_turn_late_seconds", [])
         took += values.get("sentinel_last_turn_seconds", [])
+        turns.append((usage(daemon)[0], sum(values.get("sentinel_turns_total", []))))
         time.sleep(max(0.0, min(_SCRAPED_EVERY_S - answer_s, begun_s + window_s - time.monotonic())))
     passed_s, (cpu_end_s, rss_mb) = time.monotonic() - begun_s, usage(daemon)
-    row: Row = {"cpu_share": (cpu_end_s - cpu_s) / passed_s, "rss_mb": rss_mb, "threads": daemon.num_threads()}
+    row: Row = {"cpu_share": (cpu_end_s - cpu_s) / passed_s, "rss_mb": rss_mb}
     for name, one in others.items():
         now = usage(one)
         row |= {f"{name}_cpu_share": (now[0] - used[name][0]) / passed_s, f"{name}_rss_mb": now[1]}
+    made = turns[-1][1] - turns[0][1]
     return row | {
+        "cpu_s_per_turn": (turns[-1][0] - turns[0][0]) / made if made else None,
         "late_s_p50": percentile(late, 50),
         "late_s_p99": percentile(late, 99),
         "turn_s_p50": percentile(took, 50),
@@ -223,7 +233,9 @@ def _shown(key: str, form: str, times: float = 1.0) -> Callable[[Row], str]:
 
 _COLUMNS: tuple[tuple[str, int, Callable[[Row], str]], ...] = (
     ("runs", 5, _shown("runs", "d", 1)),
+    ("workers", 8, _shown("workers", "d", 1)),
     ("CPU", 7, _shown("cpu_share", ".1%")),
+    ("ms a turn", 10, _shown("cpu_s_per_turn", ".2f", 1000)),
     ("RSS MB", 8, _shown("rss_mb", ".0f")),
     ("lag p50", 9, _shown("verdict_lag_polls_p50", ".2f")),
     ("p99", 6, _shown("verdict_lag_polls_p99", ".2f")),
@@ -263,6 +275,7 @@ def main() -> None:
     parser.add_argument("--runs", type=lambda text: tuple(map(int, text.split(","))))
     parser.add_argument("--sources", type=lambda text: tuple(text.split(",")), default=SOURCES)
     parser.add_argument("--window", type=float)
+    parser.add_argument("--workers", type=lambda text: tuple(map(int, text.split(","))), default=(None,))
     parser.add_argument("--steps", type=lambda text: tuple(int(n) for n in text.split(",") if n))
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended, too
@@ -272,9 +285,10 @@ def main() -> None:
     lengths = asked.steps if asked.steps is not None else QUICK_STEPS if asked.quick else STEPS
     rows, steps = [], []
     for source in asked.sources:
-        for count in counts:
+        for count, workers in itertools.product(counts, asked.workers):
+            lasts = {"window_s": window_s, "past_s": past_s[source]}
             with tempfile.TemporaryDirectory() as folder:
-                rows.append(measured(source, count, Path(folder), window_s=window_s, past_s=past_s[source]))
+                rows.append(measured(source, count, Path(folder), **lasts, workers=workers))
             print(rows[-1], file=sys.stderr)
     for length in lengths:
         with tempfile.TemporaryDirectory() as folder:

@@ -25,6 +25,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.starts.cases import Job, clean, faulty, hugging_face
+from sentinel.act.look import Look
 from sentinel.act.starts import Starts, foreseen
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.journal import Journals
@@ -33,7 +34,6 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.look import Look
 from sentinel.plan.observation import RunState
 from sentinel.plan.start_audit import Continued, StartAudit, Trail
 from sentinel.plan.start_checks import audit
@@ -153,7 +153,7 @@ def look_of(folder: Path) -> Look:
         last_step=latest.samples[-1].global_step if latest and latest.samples else None,
     )
     verdict = Verdict(kind=VerdictKind.FINISHED, reason="")
-    return Look(history=history, series=Series(Thresholds()), run=run, verdict=verdict, events=())
+    return Look.of(history, Series(Thresholds()), run=run, verdict=verdict, events=())
 
 
 def audit_alone(look: Look) -> StartAudit | None:

@@ -46,6 +46,19 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def append_to(path: Path) -> BinaryIO:
+    """The file, made where there is none, to be appended to; waits for no reader of a pipe. OSError, also where it is a
+    pipe or a folder; /dev/null and other devices are for whoever names them."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        os.close(descriptor)
+        raise UnfitFileError(errno.EINVAL, "it is no regular file", str(path))
+    os.set_blocking(descriptor, True)  # for whom it is handed to
+    return os.fdopen(descriptor, "ab")
+
+
 def read_document(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
     """All of the file. OSError where it has more bytes than that, or is no regular file."""
     with open_regular(path) as file:
@@ -64,6 +77,32 @@ def read_text(path: Path, limit: int = DOCUMENT_BYTES, *, errors: str = "strict"
         return data.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise UnfitFileError(errno.EILSEQ, f"byte {error.start} is not UTF-8", str(path)) from error
+
+
+def read_secret(path: Path) -> str:
+    """The token or the password that the file holds: one line of characters that can be seen, without the blanks around
+    it. OSError, whose text does not quote it."""
+    found = read_text(path, SECRET_BYTES).strip()
+    if (why := why_no_secret(found)) is not None:
+        raise UnfitFileError(errno.EINVAL, f"it {why}", str(path))
+    return found
+
+
+def why_no_secret(found: str) -> str | None:
+    """Why a header can't carry the text, or a person can't have meant it, as the end of a sentence; it does not quote
+    it."""
+    return None if found and found.isprintable() else "should hold one line, of characters that can be seen"
+
+
+@contextmanager
+def private_copy(path: Path) -> Iterator[Path]:
+    """A copy of the file in memory, for a library that opens what it is given by its path: the copy is a regular file
+    of bounded size, and nobody changes it meanwhile. OSError as of opening the file."""
+    data = read_document(path)
+    with os.fdopen(os.memfd_create(path.name, os.MFD_CLOEXEC), "wb") as copy:
+        copy.write(data)
+        copy.flush()
+        yield Path(f"/proc/self/fd/{copy.fileno()}")
 
 
 def read_record(path: Path, made: Callable[[dict[str, Any]], T], refusal: type[SentinelError] = LineError) -> T:

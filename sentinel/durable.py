@@ -35,18 +35,30 @@ def os_errors_named(where: Path | str) -> Iterator[None]:
         raise FilesystemUnavailable(f"{named} can't be read or written now: {why}") from error
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, *, alone: bool = False) -> None:
     """Replaces the file's content, whole or not at all, and returns when it is on the disk.
 
     Several processes may write one file: each writes a temporary file of its own beside it, and the last rename
-    counts. A later write removes the temporary file of a killed writer once it is an hour old.
+    counts. A later write removes the temporary file of a killed writer once it is an hour old; at once where the caller
+    is `alone`, by the run's lock.
     """
     with os_errors_named(path):
         try:
             now_ns = _replace(path, content)
         except FileNotFoundError:  # no such folder, or another writer took the temporary file for a leftover
             now_ns = _replace(path, content)
-        _remove_leftovers(path, now_ns)
+        _remove_leftovers(path, now_ns, alone=alone)
+    sync_folder(path.parent)
+
+
+def link_atomically(path: Path, text: str) -> None:
+    """Replaces what is at the path by a symbolic link of that text, and returns when it is on the disk. The caller is
+    alone by the run's lock: what a killed one has left beside it is removed."""
+    with os_errors_named(path):
+        beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+        beside.symlink_to(text)
+        beside.replace(path)
+        _remove_leftovers(path, 0, alone=True)
     sync_folder(path.parent)
 
 
@@ -69,13 +81,13 @@ def _replace(path: Path, content: str | bytes) -> int:
     return now_ns
 
 
-def _remove_leftovers(path: Path, now_ns: int) -> None:
+def _remove_leftovers(path: Path, now_ns: int, *, alone: bool = False) -> None:
     ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.new")
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         for entry in entries:
             if ours.fullmatch(entry.name):
                 with contextlib.suppress(OSError):  # another writer has renamed or removed it meanwhile
-                    if now_ns - entry.stat().st_mtime_ns > _LEFT_BEHIND_NS:
+                    if alone or now_ns - entry.stat().st_mtime_ns > _LEFT_BEHIND_NS:
                         Path(entry.path).unlink()
 
 

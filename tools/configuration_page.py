@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from sentinel.config import Config, field_docs
+from sentinel.config.removed_keys import REMOVED
 from sentinel.vocabulary.numbers import ranges_of
 
 __all__ = ["page"]
@@ -30,7 +31,18 @@ WORDS = {Path: "path", float: "number", int: "whole number", str: "string", bool
 def page() -> str:
     """The page, as Markdown."""
     sections = (section for f in fields(Config) for section in _sections(f.name, typing.get_type_hints(Config)[f.name]))
-    return "\n".join((HEAD, *sections))
+    return "\n".join((HEAD, *sections, *_removed()))
+
+
+def _removed() -> Iterator[str]:
+    """What keys of older releases say now: nothing."""
+    yield "## Removed keys\n"
+    yield "A file that has one is read all the same; the key is ignored, with a warning.\n"
+    yield "| table | key | removed in | instead |\n|---|---|---|---|"
+    for name, keys in REMOVED.items():
+        for key, (release, instead) in keys.items():
+            yield f"| `[{name}]` | `{key}` | {release} | {_cell(instead)} |"
+    yield ""
 
 
 def _sections(name: str, cls: type[Any], *, several: bool = False) -> Iterator[str]:

@@ -9,15 +9,15 @@ from types import ModuleType
 
 from sentinel.judge import noise_band, recovery_check, schedule_changes, unhealthy_spans
 from sentinel.judge.detectors import DETECTORS
-from sentinel.plan import bisect, bisect_probes, start_checks, waiting
+from sentinel.plan import bisect, bisect_probes, start_checks
 
 __all__ = ["page"]
 
 HEAD = """# Criteria
 
 By which formula each thing is decided: the noise band and the detectors of [the judge](JUDGE.md), in the order in which
-they look; planned changes, checkpoints that are no target, what counts as recovered; the price of waiting; how [a
-start](STARTS.md) and [a cause](BISECT.md) are found. Only divergence and nan recommend a rollback.
+they look; planned changes, checkpoints that are no target, what counts as recovered; how [a start](STARTS.md) and [a
+cause](BISECT.md) are found. Only divergence and nan recommend a rollback.
 
 This page is made from the code by `tools/criteria_page.py` (`make pages`).
 """
@@ -27,7 +27,7 @@ def page() -> str:
     """The page, as Markdown."""
     detectors = (sys.modules[detector.__module__] for detector in DETECTORS)
     judged = [noise_band, *detectors, schedule_changes, unhealthy_spans, recovery_check]
-    modules = [*judged, waiting, start_checks, bisect, bisect_probes]
+    modules = [*judged, start_checks, bisect, bisect_probes]
     return "\n".join((HEAD, *(line for module in modules for line in _section(module))))
 
 

@@ -31,6 +31,12 @@ class Guard:
                 self._logged.add(action)
                 log.warning("sentinel could not %s (%s: %s); training goes on", action, type(error).__name__, error)
 
+    def warn_once(self, text: str) -> None:
+        """Logs what is not measured, which is no error: each sentence once."""
+        if text not in self._logged:
+            self._logged.add(text)
+            log.warning("sentinel: %s; training goes on", text)
+
 
 def exit_reason() -> str:
     """The reason of an end that an atexit function reports: Python keeps the uncaught error in sys.last_value."""

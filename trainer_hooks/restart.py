@@ -1,5 +1,5 @@
-"""What a start finds: in the state folder overrides.json, which sentinel decided for it, and SAVE, where a checkpoint
-is wanted at the end of the step; in the checkpoint the decisions so far."""
+"""What a start finds: in the state folder overrides.json, which sentinel decided for it; in the checkpoint the
+decisions so far."""
 
 from __future__ import annotations
 
@@ -8,66 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.overrides import Once, Overrides, decode_overrides
 from sentinel.vocabulary.training_settings import SkippedRange
-
-
-class SaveRequest:
-    """Sees the file once each time that it is written. One that was there before is an earlier attempt's."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / "SAVE"
-        self._seen = self._written()
-
-    def is_new(self) -> bool:
-        """Whether the file was written since the last call; costs one stat. Unreadable is no request."""
-        before, self._seen = self._seen, self._written()
-        return self._seen is not None and self._seen != before
-
-    def _written(self) -> tuple[int, int] | None:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_ino
+from trainer_hooks.regular_files import read_regular
 
 
 def read_overrides(state_dir: Path) -> Overrides | None:
     """None where nothing was decided. OverridesError names what is wrong with it."""
+    text = overrides_text(state_dir)
+    return None if text is None else decode_overrides(text)
+
+
+def overrides_text(state_dir: Path) -> str | None:
+    """overrides.json as it stands; None where there is none. OverridesError where it can't be read."""
     path = state_dir / "overrides.json"
     try:
-        return decode_overrides(path.read_text(encoding="utf-8"))
+        return read_regular(path).decode()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise OverridesError(f"{path}: {error.strerror}") from error
-
-
-def agreed_overrides(folder: Path) -> Overrides | None:
-    """What rank 0 reads, on all ranks. OverridesError on all of them where it can't be read."""
-    found: list[Any] = [None, None]
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        try:
-            found[0] = read_overrides(folder)
-        except OverridesError as error:
-            found[1] = str(error)
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.broadcast_object_list(found)
-    if found[1] is not None:
-        raise OverridesError(found[1])
-    return found[0]  # type: ignore[no-any-return]
-
-
-def largest_of_ranks(values: Sequence[int], device: Any) -> list[int]:
-    """The largest of each over the ranks: the same answer on all of them."""
-    largest = torch.tensor(values, device=device)
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-    return [int(value) for value in largest.tolist()]
+    except UnicodeDecodeError as error:
+        raise OverridesError(f"{path}: byte {error.start} is not UTF-8") from error
 
 
 @dataclass(slots=True, kw_only=True)

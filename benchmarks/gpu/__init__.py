@@ -1,1 +1,1 @@
-"""All checks that need a GPU, as one command: `python -m benchmarks.gpu --minutes 60`, or `make gpu`."""
+"""The checks that need a GPU, as one command: `python -m benchmarks.gpu --minutes 9`, or `make gpu`."""

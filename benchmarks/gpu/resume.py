@@ -9,44 +9,27 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .setting import Case, Row, Setting
+from .case import Row, Setting
 
-__all__ = ["TITLE", "cases", "faults", "table"]
-
-TITLE = "Exact resume"
+__all__ = ["compared", "faults", "told"]
 
 _COMPARED = ("loss", "grad_norm", "adam_variance_l1", "loss_scale")
 
 
-def cases(setting: Setting) -> Mapping[str, Case]:
-    """Precisions and ZeRO stages, as they are and deterministic."""
-    from .process import join
-
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only so
-    join(setting.device)
-    combinations = [("bf16", 1), ("fp32", 0), ("fp16", 2), ("bf16", 3)]
-    if setting.quick:
-        combinations = combinations[:1]
-    return {
-        f"{precision}, ZeRO {zero}{', deterministic' if deterministic else ''}": partial(
-            _compared, setting, precision, zero, deterministic
-        )
-        for precision, zero in combinations
-        for deterministic in ((False,) if setting.quick else (False, True))
-    }
-
-
-def _compared(setting: Setting, precision: str, zero: int, deterministic: bool) -> Row:
+def compared(setting: Setting, precision: str, zero: int, deterministic: bool) -> Row:
+    """One precision and ZeRO stage, as it is or with torch's deterministic algorithms."""
     import tempfile
 
     import torch
 
+    from .process import join
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only so
+    join(setting.device)
     folder = Path(tempfile.mkdtemp(dir=setting.folder))
     middle = 4 if setting.quick else 10
     model = ("--preset", "tiny", "--seqlen", "32") if setting.quick else ("--preset", "117M", "--seqlen", "256")
@@ -66,7 +49,7 @@ def _compared(setting: Setting, precision: str, zero: int, deterministic: bool) 
         again = _trained(folder / "again", words, 2 * middle)
         _trained(folder / "resumed", words, middle)
         resumed = _trained(folder / "resumed", words, 2 * middle)
-    return {
+    row = {
         "steps": len(whole),
         "resumed_from": middle,
         "repeat": _difference(whole, again),
@@ -75,18 +58,19 @@ def _compared(setting: Setting, precision: str, zero: int, deterministic: bool) 
             {str(w.message).split(" does not have")[0][:80] for w in said if "deterministic" in str(w.message)}
         ),
     }
+    return {**row, "wrong": faults(row)}
 
 
 def _trained(folder: Path, words: tuple[str, ...], steps: int) -> dict[int, dict[str, Any]]:
     """{step: its readings}, of all attempts in that folder."""
-    from sentinel.adapters.journal import Journals
-    from sentinel.vocabulary.sample import Sample
+    from sentinel.vocabulary.sample import Sample, decode
     from trainer_hooks.gpt.arguments import parse
     from trainer_hooks.gpt.train import Trainer
 
     where = ("--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state"))
     Trainer(parse([*words, "--steps", str(steps), *where])).train()
-    records = Journals(folder / "state").poll()
+    files = sorted((folder / "state").rglob("*.jsonl"))
+    records = [decode(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     return {r.global_step: {key: getattr(r, key) for key in _COMPARED} for r in records if isinstance(r, Sample)}
 
 
@@ -101,16 +85,8 @@ def _difference(one: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]
     }
 
 
-def table(rows: Mapping[str, Row]) -> str:
-    """A line for each combination."""
-    lines = [f"{'':28} {'run again':>36} {'resumed':>36}"]
-    for case, row in rows.items():
-        lines.append(f"{case:28} {_told(row['repeat']):>36} {_told(row['resume']):>36}")
-        lines += [f"{'':6}no deterministic form: {what}" for what in row["not_deterministic"]]
-    return "\n".join(lines)
-
-
-def _told(difference: Row) -> str:
+def told(difference: Row) -> str:
+    """As a phrase."""
     if difference["missing"]:
         return f"{difference['missing']} samples missing"
     if difference["first_step"] is None:
@@ -118,10 +94,9 @@ def _told(difference: Row) -> str:
     return f"from step {difference['first_step']} on, loss by {difference['loss']:.0e}"
 
 
-def faults(rows: Mapping[str, Row]) -> list[str]:
+def faults(row: Row) -> list[str]:
     """A training that repeats itself, and whose resume does not."""
-    return [
-        f"{case}: resumed from step {row['resumed_from']}, {_told(row['resume'])}; run again it is the same to the bit"
-        for case, row in rows.items()
-        if row["repeat"]["first_step"] is None and (row["resume"]["first_step"] or row["resume"]["missing"])
-    ]
+    resumed = row["resume"]
+    if row["repeat"]["first_step"] is None and (resumed["first_step"] or resumed["missing"]):
+        return [f"resumed from step {row['resumed_from']}, {told(resumed)}; run again it is the same to the bit"]
+    return []

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-__all__ = ["around", "taken_out", "waits_by_profiler", "waits_by_torch"]
+__all__ = ["CALLS", "around", "as_it_was", "logits_to", "waits_by_profiler", "waits_by_torch"]
 
-_METHODS = ("loss_seen", "update_coming", "step_made")
+CALLS = ("loss_seen", "batch_seen", "report_logits", "update_coming", "step_made")
 """All that a step calls of the hook."""
-
-_WRAPPED = ("backward", "step", "_take_model_step")
-"""The engine's methods that the hook wraps; see trainer_hooks.sample.engine_calls."""
 
 _WAITING = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy"})
 
@@ -36,23 +33,38 @@ def around(hook: Any, enter: Callable[[str], Callable[[], None]]) -> Iterator[No
 
         return call
 
-    for name in _METHODS:
+    for name in CALLS:
         setattr(hook, name, surrounded(name, getattr(hook, name)))
     try:
         yield
     finally:
-        for name in _METHODS:
+        for name in CALLS:
             delattr(hook, name)  # the class's own shows again
 
 
 @contextmanager
-def taken_out(engine: Any) -> Iterator[None]:
-    """The engine as it is without a hook."""
-    wrapped = {name: vars(engine).pop(name) for name in _WRAPPED}
+def as_it_was(engine: Any, before: Mapping[str, Any]) -> Iterator[None]:
+    """The engine's own methods where a hook has put something around them. `before`: vars(engine) as they were."""
+    now = vars(engine)
+    put = {name: value for name, value in now.items() if callable(value) and before.get(name) is not value}
+    for name in put:
+        if name in before:
+            now[name] = before[name]
+        else:
+            del now[name]
     try:
         yield
     finally:
-        vars(engine).update(wrapped)
+        now.update(put)
+
+
+def logits_to(hook: Any) -> Callable[..., None]:
+    """What a model reports its logits to; the hook's method is looked up at each call, since `around` replaces it."""
+
+    def report(**given: Any) -> None:
+        hook.report_logits(**given)
+
+    return report
 
 
 def waits_by_torch(hook: Any, steps: Callable[[], None]) -> int:

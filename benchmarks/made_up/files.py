@@ -68,7 +68,7 @@ def _journal_line(one: dict[str, float]) -> str:
     return (
         f'{{"kind": "sample", "attempt": 1, "global_step": {step}, "time_unix_s": {1.7e9 + 3.0 * step!r}, '
         f'"loss": {one["loss"]!r}, "loss_ratio": 1.0, "loss_ratio_all_lengths": null, "adam_variance_l1": {l1}, '
-        f'"adam_variance_max": {largest}, '
+        f'"adam_variance_max": {largest}, "adam_variance_coverage": null, '
         f'"grad_norm": {one["grad_norm"]!r}, "update_norm": {update}, "momentum_l2": null, "param_norm": null, '
         f'"loss_spread": {spread}, "grad_norm_spread": null, "attention_logit_max": null, '
         f'"output_logit_max": null, "loss_scale": {scale}, '

@@ -83,9 +83,15 @@ def started(command: Sequence[str], log: Path, *, ready: str | None = None) -> I
 
 
 def usage(process: psutil.Process) -> tuple[float, float]:
-    """CPU seconds that it has used, and MB of memory that it has now."""
-    times = process.cpu_times()
-    return times.user + times.system, process.memory_info().rss / 1e6
+    """CPU seconds that it and its worker processes have used, and MB of memory that they have now (sum of RSS)."""
+    cpu_s, rss_mb = 0.0, 0.0
+    for one in (process, *process.children(recursive=True)):
+        try:
+            times = one.cpu_times()
+            cpu_s, rss_mb = cpu_s + times.user + times.system, rss_mb + one.memory_info().rss / 1e6
+        except psutil.NoSuchProcess:
+            continue
+    return cpu_s, rss_mb
 
 
 def free_port() -> int:

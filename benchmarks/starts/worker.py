@@ -19,11 +19,11 @@ from typing import Any
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
-from sentinel.vocabulary.overrides import Overrides
-from trainer_hooks import hook
+from trainer_hooks.control.start import Start
 from trainer_hooks.gpt import checkpoint, train
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.order import DataOrder
+from trainer_hooks.sample import arrivals
 
 
 class Displaced:
@@ -84,17 +84,17 @@ class Trainer(train.Trainer):
 @contextlib.contextmanager
 def _patched(fault: str | None, at: int) -> Any:
     """Around the start of a trainer."""
-    load, overrides = checkpoint.load, train.read_overrides
+    load, start = checkpoint.load, train.agreed_start
     if fault == "optimizer state not loaded":
         checkpoint.load = _without_optimizer  # type: ignore[assignment]
     if fault == "wrong checkpoint":
         checkpoint.load = lambda engine, folder: _older(engine, folder, at)
     if fault == "override ignored":
-        train.read_overrides = lambda state_dir: _ignored(overrides(state_dir))  # type: ignore[attr-defined]
+        train.agreed_start = lambda folder: _ignored(start(folder))  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        checkpoint.load, train.read_overrides = load, overrides  # type: ignore[attr-defined]
+        checkpoint.load, train.agreed_start = load, start  # type: ignore[attr-defined]
 
 
 def _without_optimizer(engine: Any, folder: Path) -> Any:
@@ -114,8 +114,11 @@ def _older(engine: Any, folder: Path, at: int) -> Any:
     return checkpoint.progress_of(state), state["rng"]
 
 
-def _ignored(overrides: Overrides | None) -> Overrides | None:
-    return None if overrides is None else replace(overrides, standing=replace(overrides.standing, lr=None))
+def _ignored(start: Start) -> Start:
+    overrides = start.overrides
+    if overrides is None:
+        return start
+    return replace(start, overrides=replace(overrides, standing=replace(overrides.standing, lr=None)))
 
 
 def _files_for(job: dict[str, Any]) -> None:
@@ -137,7 +140,7 @@ def _train(job: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    hook._PATIENCE_S = hook._LAST_PATIENCE_S = 100.0
+    arrivals.PATIENCE_S = arrivals.LAST_PATIENCE_S = 100.0
     type(get_accelerator()).is_fp16_supported = lambda _: True  # type: ignore[method-assign]  # slowly, on a CPU
     dist.init_process_group("gloo")
     for job in json.loads(Path(sys.argv[1]).read_text()):

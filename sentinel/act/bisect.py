@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
+from sentinel.act.bisect_base import bad_start_in, of_its_line, of_the_attempt, refuse_after_the_onset
 from sentinel.act.following import anchor_at
 from sentinel.act.probe_record import ProbeRecord
 from sentinel.act.probes import COPIES, ProbeJob, Probes
@@ -23,9 +25,10 @@ from sentinel.plan.bisect_evidence import sound_until
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import BisectSeen, Checkpoint, RunState
+from sentinel.plan.observation import BisectSeen, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
+from sentinel.plan.start_audit import StartAudit
 from sentinel.plan.target import Target, choose_target
 from sentinel.plan.turn_probes import seen_of
 from sentinel.vocabulary.codec import document
@@ -40,38 +43,33 @@ _AFTER = 1 << 16  # Steps after it that are kept to be compared with
 
 
 def question_about(
-    incident: Incident, history: History, run: RunState, thresholds: Thresholds, policy: Policy, means: Means
+    incident: Incident,
+    history: History,
+    run: RunState,
+    thresholds: Thresholds,
+    policy: Policy,
+    means: Means,
+    audits: Mapping[int, StartAudit] = MappingProxyType({}),
 ) -> Question:
-    """The question of an incident: from the last healthy checkpoint before its onset. ConfigError."""
+    """The question of an incident: from the last healthy checkpoint before its onset. `audits`: attempt -> what the
+    audit of its start found. ConfigError."""
     attempt = history.attempts.get(incident.attempt)
     if incident.onset_range is None or attempt is None:
         raise ConfigError(
             f"{incident.id} has no onset, or no readings of attempt {incident.attempt}: nothing to repeat"
         )
     sound = sound_until(history.lineage(attempt), incident.onset_range[0])
-    checkpoints = _of_its_line(run.checkpoints, history, attempt)
+    checkpoints = of_its_line(run.checkpoints, history, attempt)
     run = replace(run, checkpoints=tuple(c for c in checkpoints if sound is None or c.global_step <= sound))
     rung = Rung(name="bisect", hypothesis="", reseed=True)
-    target = _of_the_attempt(choose_target(replace(incident, rollbacks=[]), rung, run, policy), attempt, run)
+    target = choose_target(replace(incident, rollbacks=[]), rung, run, policy)
+    target = of_the_attempt(target, attempt, run, incident.onset_range[0])
     window = window_of(incident, history, attempt, target, thresholds)
+    refuse_after_the_onset(incident, target, window)
     anchor = _anchor(target, window, run)
-    return question_of(incident, run, window, tag=target.tag, anchor=anchor, means=means)
-
-
-def _of_its_line(checkpoints: tuple[Checkpoint, ...], history: History, attempt: Attempt) -> tuple[Checkpoint, ...]:
-    """Without those that a later attempt, as after a rollback, has saved under the same names."""
-    line = {ancestor.number for ancestor, _ in history.descent(attempt)}
-    savers = {saved.tag: number for number in sorted(history.attempts) for saved in history.attempts[number].saved}
-    return tuple(c for c in checkpoints if c.tag not in savers or savers[c.tag] in line)
-
-
-def _of_the_attempt(target: Target, attempt: Attempt, run: RunState) -> Target:
-    """No earlier than where the attempt that diverged began: what came before ran with other settings, perhaps."""
-    resumed = attempt.started.resumed_from or 0 if attempt.started is not None else 0
-    began = next((c for c in run.checkpoints if c.global_step == resumed and c.complete), None)
-    if began is None or resumed <= target.global_step:
-        return target
-    return Target(tag=began.tag, global_step=resumed, reason=f"attempt {attempt.number} began at {began.tag}")
+    made = question_of(incident, run, window, tag=target.tag, anchor=anchor, means=means)
+    bad_start = bad_start_in(history, attempt, audits, window.until_step)
+    return replace(made, evidence=replace(made.evidence, bad_start=bad_start))
 
 
 def _anchor(target: Target, window: Window, run: RunState) -> Anchor:

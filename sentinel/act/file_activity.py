@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.layouts import recognise
+from sentinel.act.saved_files import modified_unix_s
 from sentinel.judge.history import History
 from sentinel.plan.observation import Sign
 
-_CHECKPOINT_FOLDERS = 2
-_CHECKPOINT_DEPTH = 3
-_FILES = 4096  # files of a checkpoint that are looked at, at most: of thousands of shards the others tell the same
-_CLOCK_KNOWN_S = 600.0  # seconds for which the difference between two clocks is taken to be the same
+_CLOCK_KNOWN_S = 600.0  # seconds for which a filesystem's clock is taken to go on as the monotonic one
+_TICK_S = 2.0  # by which two clocks may differ
 Clock = Callable[[], float]
 
 
@@ -29,14 +28,18 @@ class Signs:
         self._checkpoints = checkpoints
         self._now = now
         self._clock = clock
-        self._ahead: dict[int, tuple[float, float]] = {}
-        self._seen: dict[Path, tuple[tuple[int, int], float | None]] = {}
+        self._made: dict[int, tuple[float | None, float]] = {}  # device -> its clock, and the monotonic one then
+        self._seen: dict[Path, tuple[tuple[int, int], float, float | None]] = {}  # mark, seen first at, changed at
 
-    def look(self, attempts: Iterable[int], logs: Iterable[Path], *, sure_s: float) -> tuple[Sign, ...]:
-        """The newest file of each kind. An age above `sure_s` is checked against the filesystem's own clock."""
-        log = self._newest(matching(logs), sure_s, checkpoint=False)
-        saved = self._newest(self.saved(), sure_s, checkpoint=True)
-        return (*self.of_journals(attempts, sure_s=sure_s), *(sign for sign in (log, saved) if sign is not None))
+    def look(
+        self, attempts: Iterable[int], logs: Iterable[Path], saved: Path | None, *, sure_s: float
+    ) -> tuple[Sign, ...]:
+        """The newest file of each kind; `saved`: that of the checkpoints. An age above `sure_s` is checked against the
+        filesystem's own clock."""
+        log = max(matching(logs), key=modified_unix_s, default=None)
+        of_log = None if log is None else self._sign(log, sure_s)
+        of_save = None if saved is None else self._sign(saved, sure_s, checkpoint=True)
+        return (*self.of_journals(attempts, sure_s=sure_s), *(sign for sign in (of_log, of_save) if sign is not None))
 
     def of_journals(self, attempts: Iterable[int], *, sure_s: float) -> tuple[Sign, ...]:
         journals = self._state_dir / "attempts"
@@ -46,48 +49,43 @@ class Signs:
     def now_there_unix_s(self) -> float:
         """Now, by the clock of the state folder's filesystem; by this machine's where nothing can be made there."""
         found = _stat(self._state_dir)
-        return self._now() + (0.0 if found is None else self._ahead_s(found.st_dev))
-
-    def saved(self) -> Iterator[Path]:
-        """Files of the newest checkpoints. Not the folder itself, nor `latest`: a rollback changes those."""
-        with contextlib.suppress(OSError):
-            found = [p for p in self._checkpoints.iterdir() if not p.name.startswith(".")]
-            folders = [p for p in found if p.is_dir()]
-            for folder in sorted(folders, key=modified_unix_s)[-_CHECKPOINT_FOLDERS:]:
-                yield from _files(folder, _CHECKPOINT_DEPTH)
-            yield from (p for p in found if recognise(p.name) is not None and p.is_file())
-
-    def _newest(self, files: Iterable[Path], sure_s: float, *, checkpoint: bool) -> Sign | None:
-        newest = max(files, key=modified_unix_s, default=None)
-        return None if newest is None else self._sign(newest, sure_s, checkpoint=checkpoint)
+        return self._now() if found is None else self._there_unix_s(found.st_dev)
 
     def _sign(self, path: Path, sure_s: float, *, attempt: int | None = None, checkpoint: bool = False) -> Sign | None:
         if (found := _stat(path)) is None:
             return None
+        return Sign(what=str(path), age_s=self.age_s(path, found, sure_s), attempt=attempt, checkpoint=checkpoint)
+
+    def age_s(self, path: Path, found: os.stat_result, sure_s: float) -> float:
+        """Seconds since the file was written last; one of `sure_s` or more is checked against the filesystem's own
+        clock. A time that lies in the future says nothing: then it is how long this watch has seen it unchanged."""
         age_s = self._now() - found.st_mtime
         if age_s >= sure_s:  # it decides: a clock that is an hour ahead must not
-            age_s = min(age_s, self._now() + self._ahead_s(found.st_dev) - found.st_mtime)
+            age_s = min(age_s, self._there_unix_s(found.st_dev) - found.st_mtime)
+        elif age_s < 0:
+            age_s = self._there_unix_s(found.st_dev) - found.st_mtime
         mark, now_s = (found.st_mtime_ns, found.st_size), self._clock()
         before = self._seen.get(path)
-        changed_s = None if before is None else before[1] if before[0] == mark else now_s
-        self._seen[path] = (mark, changed_s)
-        if changed_s is not None:
-            age_s = min(age_s, now_s - changed_s)
-        return Sign(what=str(path), age_s=age_s, attempt=attempt, checkpoint=checkpoint)
+        first_s = now_s if before is None or before[0] != mark else before[1]
+        changed_s = None if before is None else before[2] if before[0] == mark else now_s
+        self._seen[path] = (mark, first_s, changed_s)
+        if age_s < -_TICK_S:
+            age_s = now_s - first_s
+        return age_s if changed_s is None else min(age_s, now_s - changed_s)
 
-    def _ahead_s(self, device: int) -> float:
-        """How far the clock of that filesystem is ahead of this machine's; 0 where no file can be made there."""
-        known = self._ahead.get(device)
-        if known is not None and self._clock() - known[1] < _CLOCK_KNOWN_S:
-            return known[0]
-        ahead_s = 0.0
-        for place in (self._state_dir, self._checkpoints):
-            with contextlib.suppress(OSError):
-                if place.stat().st_dev == device:
-                    ahead_s = _made_now_unix_s(place) - self._now()
-                    break
-        self._ahead[device] = (ahead_s, self._clock())
-        return ahead_s
+    def _there_unix_s(self, device: int) -> float:
+        """Now, by the clock of that filesystem; by this machine's where no file can be made there. The monotonic clock
+        tells it on from when a file was made: this machine's wall clock may be set meanwhile."""
+        made_unix_s, at_s = self._made.get(device, (None, -math.inf))
+        if self._clock() - at_s >= _CLOCK_KNOWN_S:
+            made_unix_s, at_s = None, self._clock()
+            for place in (self._state_dir, self._checkpoints):
+                with contextlib.suppress(OSError):
+                    if place.stat().st_dev == device:
+                        made_unix_s = _made_now_unix_s(place)
+                        break
+            self._made[device] = (made_unix_s, at_s)
+        return self._now() if made_unix_s is None else made_unix_s + self._clock() - at_s
 
 
 def matching(patterns: Iterable[Path]) -> Iterator[Path]:
@@ -99,28 +97,11 @@ def matching(patterns: Iterable[Path]) -> Iterator[Path]:
                 yield from pattern.parent.glob(pattern.name)
 
 
-def modified_unix_s(path: Path) -> float:
-    """When the file was written last, by its filesystem's clock; 0 where it can't be seen."""
-    found = _stat(path)
-    return 0.0 if found is None else found.st_mtime
-
-
 def _stat(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except OSError:
         return None
-
-
-def _files(folder: Path, depth: int) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        for number, entry in enumerate(os.scandir(folder)):
-            if number > _FILES:
-                return
-            if entry.is_file(follow_symlinks=False):
-                yield Path(entry.path)
-            elif depth > 1 and entry.is_dir(follow_symlinks=False):
-                yield from _files(Path(entry.path), depth - 1)
 
 
 def _made_now_unix_s(folder: Path) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,33 +10,36 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.act.bisect import Bisecting
+from sentinel.act.board import BoardReach
 from sentinel.act.following import Following, References
+from sentinel.act.judge_cache import WHILE_READING, JudgeCache
+from sentinel.act.look import Look
 from sentinel.act.neighbours import Neighbours
+from sentinel.act.saved_files import quiet_s_of
 from sentinel.act.source import RereadSource, SampleCache
-from sentinel.act.witnesses import Overlap, Witnessing
+from sentinel.act.starts import begun_unix_s
+from sentinel.act.wall_clock import EventTimes
+from sentinel.act.witnesses import Overlap, Witnessing, stranger
+from sentinel.adapters.checkpoints import Seen
+from sentinel.adapters.state_files import KILL, PAUSED, holds
 from sentinel.durable import os_errors_named
-from sentinel.judge.history import Attempt, History
+from sentinel.judge.history import Attempt, History, sentence_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import UNAVAILABLE, Context, judge
-from sentinel.plan.baseline import baseline_of, filled, warmup_end
-from sentinel.plan.certificate import spoilt_spans, standing_attempt
+from sentinel.plan.baseline import Baseline, baseline_of, filled, warmup_end, with_own_start
+from sentinel.plan.certificate import spoilt_spans, standing_attempt, taken_back
 from sentinel.plan.incident import Event, Incident
 from sentinel.plan.incident_events import fold
-from sentinel.plan.liveness import life_of, rollback_of
-from sentinel.plan.look import Look
+from sentinel.plan.liveness import life_of, rollback_of, settles
 from sentinel.plan.observation import Checkpoint, JobsSeen, Life, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.turn_probes import asks_for_cause
-from sentinel.plan.waiting import priced_verdict
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
-
-if TYPE_CHECKING:  # whose probes are looked at by an Observer, too
-    from sentinel.act.racing import Racing
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +53,17 @@ class Observer:
         neighbours: Neighbours,
         thresholds: Thresholds,
         *,
+        name: str | None = None,
         room_for_saves: int = 0,
         planned: Sequence[int] = (),
         references: References | None = None,
         policy: Policy | None = None,
+        cache: JudgeCache | None = None,
     ) -> None:
-        self.racing: Racing | None = None  # of a watch, and of a command that acts
-        self.bisects: Bisecting | None = None
+        self.bisects: Bisecting | None = None  # of a watch, and of a command that acts
         self._near = neighbours
         self._thresholds = thresholds
-        self._room_for_saves = room_for_saves
+        self._name, self._room_for_saves = name, room_for_saves
         self._asked_for_room = False
         self._policy = policy or Policy()
         source = neighbours.source
@@ -66,10 +71,17 @@ class Observer:
         self._history = History(again=self._source.again)
         self._has_read = False
         self._references = references or References()
-        self._following = Following(self._history, thresholds, planned)
+        self._cache = cache
+        self._following = Following(self._history, thresholds, planned, *([cache.earlier] if cache else []))
         self._verified: dict[str, Checkpoint] = {}
         self._overlap = Overlap()
-        self._witnessing = Witnessing(neighbours.state_dir, neighbours.checkpoints.folder)
+        self._times = EventTimes()
+        board = neighbours.tensorboard
+        self._witnessing = Witnessing(
+            neighbours.state_dir, neighbours.checkpoints.files, board.folder if board is not None else None
+        )
+        self._quiet_s = thresholds.quiet_s or quiet_s_of(neighbours.checkpoints.files.path)
+        self._board = BoardReach(neighbours.tensorboard)
 
     @property
     def started(self) -> tuple[RunStarted, ...]:
@@ -77,56 +89,72 @@ class Observer:
         attempts = self._history.attempts
         return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
 
+    @property
+    def newest_attempt(self) -> int | None:
+        return max(self._history.attempts, default=None)
+
     @os_errors_named("the run's folders")
-    def look(self, now_unix_s: float, *, room: bool = False) -> Look:
+    def look(self, now_unix_s: float, *, room: bool = False, fresh: bool = False) -> Look:
         """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read. `room` asks for
-        the free space as well, which is else counted while an incident is open."""
+        the free space as well, which is else counted while an incident is open. `fresh`: nothing that earlier looks
+        remember of the checkpoints counts; what acts, acts on such a look."""
         began_s, self._asked_for_room = monotonic(), room
-        self._following.compare_with(self._references.at(now_unix_s))
+        self._following.compare_with(self._references.at(began_s))
         if not self._has_read:  # what there is to read may be long: what is looked for in it is better known before
-            self._following.expect(c.global_step for c in self._near.checkpoints.list())
-        unavailable = self._read()
+            if self._cache is not None:
+                self._cache.restore(self._source, self._following)
+            self._following.expect(self._near.checkpoints.steps())
+        begins, unavailable = not self._has_read, self._read()
         self._following.catch_up()
+        self.keep_state(at_once=begins)
         attempt, series = self._history.latest, self._following.series
         jobs = self._near.launcher.look(self.started)
-        events = tuple(self._near.incident_log.read())
+        events, now_unix_s = self._times.of(self._near.incident_log.read(), now_unix_s)
         self._attribute(attempt, jobs, events)
-        run = self._with_bisect(self._run_state(now_unix_s, attempt, jobs, events))
-        verdict = judge(series, self._context(attempt, run, unavailable), self._thresholds)
-        verdict = priced_verdict(verdict, series, run, self._policy)
-        races = self.racing
-        return Look(
-            history=self._history,
-            series=series,
+        run = self._with_bisect(self._run_state(now_unix_s, attempt, jobs, events, fresh=fresh))
+        verdict = judge(series, self._context(attempt, run, unavailable, fresh=fresh), self._thresholds)
+        return Look.of(
+            self._history,
+            series,
             run=run,
             verdict=verdict,
             events=events,
-            race=races.standings(run.open_incident, now_unix_s) if races else (),
-            races_at_once=races.at_once if races else 1,
             took_s=monotonic() - began_s,
             silent_s=self._witnessing.unheard_s(self._history),
             stalled_after_s=self._thresholds.stalled_after_s,
         )
 
+    def keep_state(self, *, at_once: bool = False) -> None:
+        """Lets the next start go on from what was read so far, where that is worth while; see JudgeCache."""
+        if self._cache is not None and self._has_read:
+            self._cache.keep(self._following, at_once=at_once)
+
     def fenced(self, spare: str | None) -> None:
         """Asks all witnesses afresh; JobStillAlive unless all but what was started for the rollback `spare` is gone."""
         self._near.launcher.fenced(self.started, spare)
-        known = life_of(self.witnesses(), spare=spare)
+        run = self.witnesses()
+        known = life_of(run, spare=spare)
         if known.life is not Life.GONE:
             raise JobStillAlive(known.sentence)
+        if (why := settles(run, spare=spare)) is not None:
+            raise JobStillAlive(why)
         if (answers := self._witnessing.answers(self._history, spare)) is not None:
             raise JobStillAlive(answers)
 
     def witnesses(self) -> RunState:
-        return RunState(now_unix_s=0.0, **self._witnesses(self._near.launcher.look(self.started)))
+        """Asked afresh: nothing remembered may fence."""
+        return RunState(now_unix_s=0.0, **self._witnesses(self._near.launcher.look(self.started), fresh=True))
 
-    def _witnesses(self, jobs: JobsSeen) -> dict[str, Any]:
+    def _witnesses(self, jobs: JobsSeen, *, fresh: bool) -> dict[str, Any]:
         attempts, gone_after_s = self._witnessing.attempts(self._history, jobs), self._thresholds.gone_after_s
-        signs = self._witnessing.signs(attempts, jobs, self._logs(jobs), gone_after_s)
+        enough_s = min(gone_after_s, self._quiet_s)
+        signs = self._witnessing.signs(attempts, jobs, self._logs(jobs), enough_s, fresh=fresh)
+        heartbeats = self._witnessing.heartbeats(jobs, fresh=fresh)
         newest = self._history.latest
         times = [s.step_time_s for s in newest.samples[-100:] if s.step_time_s is not None] if newest else []
         pace = {"gone_after_s": gone_after_s, "step_time_s": median(times) if times else None}
-        return {"jobs": jobs, "attempts": attempts, "signs": signs, **pace}
+        seen = {"jobs": jobs, "attempts": attempts, "signs": signs, "heartbeats": heartbeats}
+        return {**seen, "quiet_s": self._quiet_s, **pace}
 
     @os_errors_named("the run's folders")
     def keep_jobs(self) -> None:
@@ -157,29 +185,36 @@ class Observer:
             attempt.started = replace(started, rollback=rollback)
 
     def _run_state(
-        self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Event, ...]
+        self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Event, ...], *, fresh: bool
     ) -> RunState:
-        near, started, incidents, checkpoints = self._near, self.started, fold(events), self._checkpoints()
-        board, of_attempt = near.tensorboard, attempt.started if attempt else None
-        git = board.git_work_tree() if board else None
+        near, started, incidents, seen = (
+            self._near,
+            self.started,
+            fold(events),
+            self._near.checkpoints.look(fresh=fresh),
+        )
+        checkpoints, of_attempt = self._checkpoints(seen), attempt.started if attempt else None
+        board = self._board.look(now=fresh or any(i.status != "closed" for i in incidents))
         local, standing = datetime.fromtimestamp(now_unix_s).astimezone(), standing_attempt(self._history, incidents)
         return RunState(
             now_unix_s=now_unix_s,
             minute_of_day=60 * local.hour + local.minute,
-            **self._witnesses(jobs),
+            **self._witnesses(jobs, fresh=fresh),
             overlap=self._overlap.sentence(self._history),
-            starts_unix_s=_starts(events),
+            stranger=stranger(started, self._name) if checkpoints else None,
+            starts_unix_s=begun_unix_s(events),
             checkpoints=checkpoints,
-            latest_tag=near.checkpoints.latest(),
-            disagreement=near.checkpoints.disagreement(),
+            place=near.checkpoints.files.place(),
+            latest_tag=seen.latest,
+            disagreement=seen.disagreement,
             room_problem=self._room_problem(incidents),
             overrides=near.overrides.read(),
-            tensorboard_past=board.last_step() if board else None,
-            tensorboard_samples=board.last_samples() if board else None,
-            tensorboard_git=None if git is None else str(git),
+            tensorboard_past=board.step,
+            tensorboard_samples=board.samples,
+            tensorboard_git=board.git,
             wandb=near.wandb.seen() if near.wandb else None,
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
-            baseline=filled(baseline_of(standing.started if standing else None), jobs.script_baseline),
+            baseline=self._baseline(standing, jobs),
             applies=next((frozenset(s.applies) for s in reversed(started) if s.applies is not None), None),
             trainer=next((s.trainer for s in reversed(started) if s.trainer is not None), None),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
@@ -187,20 +222,22 @@ class Observer:
             unhealthy_spans=self._following.unhealthy_spans,
             spoilt_spans=spoilt_spans(self._history, events),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
+            trained_to=standing.samples[-1].global_step if standing and standing.samples else None,
             world_size=of_attempt.world_size if of_attempt else None,
             incidents=incidents,
-            adoptions=self.racing.adoptions(incidents) if self.racing else {},
-            no_races=self._no_races(incidents),
-            quarantined=near.checkpoints.quarantined_incidents(),
+            quarantined=seen.incidents,
             approvals=near.approvals.read(),
-            kill_file=(near.state_dir / "KILL").exists(),
-            paused=(near.state_dir / "PAUSED").exists(),
+            kill_file=holds(near.state_dir, KILL),
+            paused=holds(near.state_dir, PAUSED),
         )
 
+    def _baseline(self, standing: Attempt | None, jobs: JobsSeen) -> Baseline:
+        started = self.started
+        reported = baseline_of(standing.started if standing else None)
+        return filled(with_own_start(reported, started[0] if started else None), jobs.script_baseline)
+
     def stop_probes(self, incidents: Sequence[Incident]) -> None:
-        """Stops what still runs of the incidents' races and bisects: a person has decided otherwise."""
-        if self.racing is not None:
-            self.racing.stop_all(incidents)
+        """Stops what still runs of the incidents' bisects: a person has decided otherwise."""
         if self.bisects is not None:
             self.bisects.stop_all(incidents)
 
@@ -210,21 +247,16 @@ class Observer:
             return run
         return replace(run, bisect=self.bisects.seen(incident, self._history, run))
 
-    def _checkpoints(self) -> tuple[Checkpoint, ...]:
+    def _checkpoints(self, seen: Seen) -> tuple[Checkpoint, ...]:
         """Those that are there, with what was verified of them, and those of which only the pin is."""
-        found = list(self._near.checkpoints.list())
-        for n, c in enumerate(found):
+        found = list(seen.checkpoints)
+        for n, c in enumerate(found) if self._verified else ():
             if c.complete and (known := self._verified.get(c.tag)) is not None:
-                found[n] = replace(c, verified=known.verified, problem=known.problem)
+                found[n] = replace(c, verified=known.verified, problem=known.problem, verification=known.verification)
         pins = self._near.checkpoints.pins
-        gone = set(pins.usable()) - {c.tag for c in found}
+        gone = set(seen.pinned) - {c.tag for c in found} if seen.pinned else ()
         found += [Checkpoint(tag=t, global_step=pins.step_of(t), complete=True, only_pinned=True) for t in gone]
         return tuple(sorted(found, key=lambda c: c.global_step))
-
-    def _no_races(self, incidents: tuple[Incident, ...]) -> str | None:
-        if self.racing is None:
-            return "[policy] race is 1"
-        return self.racing.problem(next((i for i in incidents if i.status == "open"), None))
 
     def _room_problem(self, incidents: tuple[Incident, ...]) -> str | None:
         """Looked at where something is to be decided: it walks a whole checkpoint to count."""
@@ -241,9 +273,11 @@ class Observer:
         log that can be read in two ways."""
         try:
             for _ in range(1 if self._has_read else 2):  # as read_all: a source may hold its newest step until then
-                for record in self._source.new():
+                for n, record in enumerate(self._source.new(), 1):
                     self._history.push(record)
                     self._following.take(record)
+                    if n % WHILE_READING == 0 and self._cache is not None:
+                        self._cache.keep(self._following)
             self._has_read = True
         except (OSError, ScrapeError) as error:
             log.warning("the readings can't be read: %s", error)
@@ -257,7 +291,7 @@ class Observer:
         logs = [near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
         return logs if near.source_log is None else [*logs, near.source_log]
 
-    def _context(self, attempt: Attempt | None, run: RunState, unavailable: str | None) -> Context:
+    def _context(self, attempt: Attempt | None, run: RunState, unavailable: str | None, *, fresh: bool) -> Context:
         jobs, known = run.jobs, life_of(run)
         started = attempt.started if attempt else None
         return Context(
@@ -266,25 +300,27 @@ class Observer:
             why_unknown=known.sentence if known.life is Life.UNKNOWN else None,
             elsewhere=jobs.elsewhere,
             pending=bool(jobs.writers) and all(w.pending for w in jobs.writers),
-            job_was_seen=jobs.was_seen,
+            job_was_seen=jobs.was_seen or (attempt is None and self._has_journals()),
+            taken_back=next((i.id for i in reversed(taken_back(self._history, run.incidents))), None),
             unavailable=unavailable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
             job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, run.now_unix_s),
             **self._witnessing.times(
-                self._history,
-                self._near.source_log,
-                self._logs(jobs),
+                *(self._history, self._near.source_log, self._logs(jobs)),
                 now_unix_s=run.now_unix_s,
                 enough_s=self._thresholds.stalled_after_s,
+                fresh=fresh,
             ),
+            still=sentence_of(attempt.still) if attempt else None,
             warmup_end_step=warmup_end(started) if started else None,
         )
 
+    def _has_journals(self) -> bool:
+        """Whether an attempt was minted, which may have ended before its first record."""
+        with contextlib.suppress(OSError):
+            return any(path.suffix == ".jsonl" for path in (self._near.state_dir / "attempts").iterdir())
+        return False
+
 
 _ALIVE = {Life.ALIVE: True, Life.GONE: False, Life.UNKNOWN: None}
-
-
-def _starts(events: tuple[Event, ...]) -> tuple[float, ...]:
-    begun = [e for e in events if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
-    return tuple(float(e["time_unix_s"]) for e in begun)

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
+from sentinel.act.look import Look
 from sentinel.act.starts import Starts
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, Restart, recovery_of
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.baseline import onset_readings, warmup_end
 from sentinel.plan.evidence import FIRST_STEPS, Evidence
+from sentinel.plan.facts import started_for
 from sentinel.plan.incident import Incident, Rollback, digest_of
-from sentinel.plan.look import Look, started_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.turn import opens_incident
 from sentinel.plan.turn_incident import to_preview
@@ -44,24 +45,25 @@ class Past:
 
     def read(self, look: Look, policy: Policy, script_refusal: ScriptRefusal) -> Look:
         """The look, with the readings that its turn is decided by. What the source raises."""
-        if (decision := to_preview(look, policy)) is not None:
-            previews = {**look.memory.previews, digest_of(decision): script_refusal(decision.overrides)}
-            look = replace(look, memory=replace(look.memory, previews=previews))
-        look = replace(look, start=self._starts.audit(look))
+        memory = look.facts.memory
+        if (decision := to_preview(look.facts, policy)) is not None:
+            previews = {**memory.previews, digest_of(decision): script_refusal(decision.overrides)}
+            memory = replace(memory, previews=previews)
+        look = look.known(memory=memory, start=self._starts.audit(look))
         attempt, incident = look.history.latest, look.run.open_incident
         onset = look.verdict.onset_range
-        if opens_incident(look) and attempt is not None and onset is not None:
+        if opens_incident(look.facts) and attempt is not None and onset is not None:
             lineage = look.history.lineage(attempt)
-            return replace(look, onset=onset_readings(lineage, onset, look.run.baseline.full_seqlen))
+            return look.known(onset=onset_readings(lineage, onset, look.run.baseline.full_seqlen))
         rollback = incident.current if incident is not None else None
-        attempt = started_for(look, rollback) if rollback is not None else None
-        if incident is None or rollback is None or attempt is None:
+        started = started_for(look.facts, rollback) if rollback is not None else None
+        if incident is None or rollback is None or started is None or attempt is None:
             return look
         if incident.status != "holding":
-            return replace(look, evidence=evidence(look.history, attempt, before=incident.attempt))
+            return look.known(evidence=evidence(look.history, attempt, before=incident.attempt))
         if look.verdict.kind is VerdictKind.DIVERGED or incident.onset_range is None:
             return look
-        return replace(look, recovery=self.recovery(incident, rollback, attempt, look, hold_steps=policy.hold_steps))
+        return look.known(recovery=self.recovery(incident, rollback, attempt, look, hold_steps=policy.hold_steps))
 
     def recovery(
         self, incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, *, hold_steps: int
@@ -87,7 +89,7 @@ class Past:
         if known is None or known.of != of or new > len(attempt.samples):
             old, validated = _before_the_onset(history, incident, full_seqlen)
             known = _Known(of=of, old=old, validated_before=validated, restart=Restart(danger, full_seqlen))
-            samples = history.lineage(attempt)
+            samples = history.lineage(attempt, rollback.target_step)
         else:
             samples = attempt.samples[len(attempt.samples) - new :]
         for sample in samples:  # what it raises leaves `_known` as it was
@@ -127,7 +129,8 @@ def evidence(history: History, attempt: Attempt, *, before: int) -> Evidence | N
     samples = tuple(islice(history.samples(attempt), FIRST_STEPS))
     earlier, steps, lr_before = history.attempts.get(before), {sample.global_step for sample in samples}, {}
     if earlier is not None and earlier.number != attempt.number and len(steps) == FIRST_STEPS:
-        same = takewhile(lambda sample: sample.global_step <= max(steps), history.lineage(earlier))
+        of_steps = history.lineage(earlier, min(steps) - 1)
+        same = takewhile(lambda sample: sample.global_step <= max(steps), of_steps)
         lr_before = {s.global_step: s.lr for s in same if s.global_step in steps and s.lr is not None}
     report = earlier.started if earlier is not None else None
     return Evidence(started=attempt.started, samples=samples, before=report, lr_before=lr_before)

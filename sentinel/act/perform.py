@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -15,7 +17,6 @@ from sentinel.adapters.state_files import OwnPins
 from sentinel.durable import os_errors_named, write_atomically
 from sentinel.plan.actions import (
     Action,
-    AdoptProbe,
     AskForSave,
     BranchWandb,
     CutTensorBoard,
@@ -25,26 +26,34 @@ from sentinel.plan.actions import (
     QuarantineCheckpoints,
     RestorePinned,
     StartJob,
-    StartProbe,
     StopJob,
-    StopProbe,
     VerifyCheckpoint,
     WriteOverrides,
     describe,
     to_json,
 )
+from sentinel.plan.facts import Turn
 from sentinel.plan.incident import Event, Rollback
 from sentinel.plan.incident_events import event
-from sentinel.plan.look import Turn
+from sentinel.plan.liveness import quiet_left_s, settles
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import plan_rollback
 from sentinel.plan.sentences import sentence
-from sentinel.vocabulary.errors import PermanentError, SentinelError, TemporaryError
+from sentinel.vocabulary.errors import JobStillAlive, PermanentError, SentinelError, TemporaryError
 from sentinel.vocabulary.numbers import dump_json
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]  # shows the person at the terminal one line
 _AROUND_ACTIONS = ("intent", "done", "failed")  # events that are not said: the action is described when it begins
+
+
+_MOST_QUIET = 10  # quiet times that a command waits for, at most
+_SECONDS = re.compile(r"\b\d+(?:\.\d+)? s\b")
+
+
+def without_seconds(line: str) -> str:
+    """The line without its ages and waits: two lines that differ by these alone say the same."""
+    return _SECONDS.sub("… s", line)
 
 
 class Ledger:
@@ -57,9 +66,9 @@ class Ledger:
         self._last_line: str | None = None
 
     def say(self, line: str) -> None:
-        """Says a line, unless it was the last one said."""
-        if line != self._last_line:
-            self._last_line = line
+        """Says a line, unless it was the last one said, apart from the seconds in it: ages and waits count on."""
+        if (reason := without_seconds(line)) != self._last_line:
+            self._last_line = reason
             self._say(line)
 
     def record(self, event: Event) -> None:
@@ -104,15 +113,20 @@ class Pinning:
     def _change_over(self, tags: tuple[str, ...]) -> str | None:
         pins, own = self.checkpoints.pins, self.own.read()
         others = [old for old in own if old not in tags]  # a person's own pins are not ours to let go
-        kept = [old for old in others if old in pins.usable() and not pins.let_go(old)]
+        kept = [old for old in others if old in pins.usable() and not self._let_go(old)]
         if len(kept) >= _MOST:
             return f"{', '.join(kept)} live on only as pins; `sentinel pin --release TAG` ends that"
         if own != [*kept, *tags]:
             self.own.write([*kept, *tags])
         for tag in tags:
-            pins.pin(tag)
+            with self.checkpoints.linking(tag):
+                pins.pin(tag)
             log.debug("%s is pinned", tag)
         return None
+
+    def _let_go(self, tag: str) -> bool:
+        with self.checkpoints.linking(tag):
+            return self.checkpoints.pins.let_go(tag)
 
 
 def quarantine(tags: tuple[str, ...], near: Neighbours, incident: str, rollback: str) -> None:
@@ -146,7 +160,7 @@ class Performer:
         self.own()
         match action:
             case VerifyCheckpoint(tag):
-                self.observer.verified(near.checkpoints.verify(tag))
+                self._verify(tag)
             case RestorePinned(tag):
                 near.checkpoints.pins.restore(tag)
             case PrepareJob(_, rollback, overrides):
@@ -166,18 +180,22 @@ class Performer:
                 self._tell_trainer(action)
             case StartJob(incident, rollback, follow_up):
                 near.launcher.start(incident, rollback, started, follow_up=follow_up)
-            case StartProbe() | StopProbe() | AdoptProbe() | FollowBisect():
-                self._probe(action)
+            case FollowBisect(incident):
+                self._follow_bisect(incident)
             case _:
                 assert_never(action)
 
+    def _verify(self, tag: str) -> None:
+        verified = self.neighbours.checkpoints.verify(tag)
+        if verified.verification is not None and verified.problem is None:
+            log.info("%s is verified: %s", tag, verified.verification.sentence)
+        self.observer.verified(verified)
+
     def _fence(self, action: Action) -> None:
         """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone."""
-        if isinstance(
-            action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | StartJob | AdoptProbe
-        ):
+        if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | StartJob):
             self.observer.fenced(action.rollback)
-        elif isinstance(action, StartProbe | FollowBisect):  # the job's nodes are the probes'
+        elif isinstance(action, FollowBisect):  # the job's nodes are the probes'
             self.observer.fenced(None)
         elif isinstance(action, WriteOverrides):
             self.observer.fenced(action.overrides.rollback)
@@ -188,19 +206,9 @@ class Performer:
         else:
             write_atomically(self.neighbours.state_dir / "SAVE", dump_json(to_json(action)))
 
-    def _probe(self, action: StartProbe | StopProbe | AdoptProbe | FollowBisect) -> None:
-        if isinstance(action, FollowBisect):
-            if self.observer.bisects is not None:
-                self.observer.bisects.follow(action.incident)
-            return
-        if (racing := self.observer.racing) is None:
-            raise PermanentError(f"{action.probe}: no probes are run here")
-        if isinstance(action, AdoptProbe):
-            racing.adopt(action)
-        elif isinstance(action, StartProbe):
-            racing.start(action.probe)
-        else:
-            racing.stop(action.probe)
+    def _follow_bisect(self, incident: str) -> None:
+        if self.observer.bisects is not None:
+            self.observer.bisects.follow(incident)
 
     def _cut(self, action: CutTensorBoard | BranchWandb) -> None:
         if isinstance(action, BranchWandb):
@@ -235,12 +243,28 @@ def execute(turn: Turn, newest_attempt: int | None, act: Perform, ledger: Ledger
         ledger.record({"event": "done", **facts})
 
 
+def wait_until_quiet(observer: Observer, spare: str | None, say: Say) -> None:
+    """For a command: returns once the checkpoints are quiet; at once where a job of the run is seen. Says once what it
+    waits for. JobStillAlive where something goes on writing."""
+    waited_s, told = 0.0, False
+    while (left_s := quiet_left_s(run := observer.look(time.time(), fresh=True).run, spare=spare)) > 0:
+        why = settles(run, spare=spare) or ""
+        if waited_s > _MOST_QUIET * run.quiet_s:
+            raise JobStillAlive(why)
+        if not told:
+            say(f"{why}; waiting")
+        pause_s, told = min(left_s, 1.0) + 0.05, True
+        time.sleep(pause_s)
+        waited_s += pause_s
+
+
 def carry_out(
     rollback: Rollback, observer: Observer, act: Perform, policy: Policy, ledger: Ledger, now_unix_s: float
 ) -> None:
     """Carries a person's own rollback out to its end, action by action. PermanentError with the refusal."""
     for _ in range(_MOST_ACTIONS):
-        look = observer.look(now_unix_s)
+        wait_until_quiet(observer, rollback.id, ledger.say)
+        look = observer.look(now_unix_s, fresh=True)
         recorded = next((r for i in look.run.incidents for r in i.rollbacks if r.id == rollback.id), rollback)
         plan = plan_rollback(recorded, look.run, policy)
         if plan.refusal is not None:
@@ -250,5 +274,5 @@ def carry_out(
             return
         incident = rollback.overrides.incident
         turn = Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident, rollback=rollback.id)
-        execute(turn, look.newest_attempt, act, ledger)
+        execute(turn, look.facts.newest_attempt, act, ledger)
     raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")

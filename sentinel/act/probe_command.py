@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sentinel.act.probe_guard import Guard
 from sentinel.jobscript import SetOption, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import Given, given
@@ -14,6 +17,11 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
 
 OWN_TRAINER = "trainer_hooks.gpt"
+_ASSIGNED = re.compile(
+    r"(?P<before>\s*(?:(?:export|readonly|local|declare)\s+)?(?P<name>[A-Za-z_]\w*)=)"
+    r"(?P<value>\"[^\"`]*\"|'[^']*'|[^\s\"'`;&|()]*)(?=\s*(?:#.*)?$)"
+)
+_NAMED = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +31,8 @@ class Folders:
     working_directory: Path  # What the run's relative paths count from
     moved: Mapping[Path, Path]  # The run's folder -> the probe's. The first is the checkpoints'.
     table: str = "[tune]"  # Of the configuration, whose `options` a probe's trainer gets
+    inputs: tuple[Path, ...] = ()  # What of the run's a probe is meant to read
+    others: tuple[Path, ...] = ()  # The run's files that no probe has in place of: its logs
 
     @property
     def checkpoints(self) -> str:
@@ -35,6 +45,8 @@ class Folders:
         if not word:
             return None
         named = (self.working_directory / word).resolve()
+        if any(named.is_relative_to(own) for own in self.moved.values()):
+            return None
         if (own := next((own for theirs, own in self.moved.items() if theirs.resolve() == named), None)) is not None:
             return str(own)
         theirs, own = next(iter(self.moved.items()))
@@ -42,6 +54,10 @@ class Folders:
         if not is_path or not named.is_relative_to(theirs.resolve()) or named.is_file():  # a file there is only read
             return None
         return str(own / named.relative_to(theirs.resolve()))
+
+    def guard(self, own: Path) -> Guard:
+        """What tells whether a word still names a path of the run; `own` is the probe's folder."""
+        return Guard((*self.moved, *self.others), own, self.working_directory, self.inputs)
 
     def own_word(self, word: str) -> str:
         """The word of a command line with the probe's folder in it: `--save=FOLDER`, and Hydra's `save=FOLDER`."""
@@ -51,13 +67,10 @@ class Folders:
         return self.stand_in(word) or word
 
 
-def own_trainer_options(
-    folder: Path, facts: Facts, *, until_step: int, tensorboard: bool, saves: bool = False
-) -> tuple[str, ...]:
-    """The reference trainer's options: it ends by itself after that step, and keeps its learning rate's decay. With
-    `saves` it saves as the run does."""
-    options = [f"--state-dir={folder}", f"--save={folder / 'checkpoints'}", "--metrics-port=0"]
-    options += [] if saves else ["--save-interval=0"]
+def own_trainer_options(folder: Path, facts: Facts, *, until_step: int, tensorboard: bool) -> tuple[str, ...]:
+    """The reference trainer's options: it saves nothing, ends by itself after that step, and keeps its learning rate's
+    decay."""
+    options = [f"--state-dir={folder}", f"--save={folder / 'checkpoints'}", "--metrics-port=0", "--save-interval=0"]
     options.append(f"--steps={until_step}")
     decay = facts.lr_decay_iters or facts.train_iters
     if facts.lr_warmup_iters is not None and decay is not None:
@@ -71,7 +84,7 @@ def command_of(
     """The probe's command: the options are added, and win. `variables`: values of those by which the trainer may find
     its folders. ConfigError where the checkpoints would be the run's."""
     made = (*map(folders.own_word, words), *_filled(options, folders))
-    if OWN_TRAINER not in words and not any(word.endswith(folders.checkpoints) for word in (*made, *variables)):
+    if OWN_TRAINER not in words and not any(folders.checkpoints in word for word in (*made, *variables)):
         raise _not_named("[launcher] command", folders)
     return made
 
@@ -99,7 +112,38 @@ def script_of(
         _refuse_the_runs_own(found, changes, folders)
     if overrides is not None:
         text = new_scripts(text, overrides, known).first.text
-    return rewrite(text, changes).text
+    return _own_assignments(rewrite(text, changes).text, folders)
+
+
+def refuse_the_runs(guard: Guard, words: Iterable[str], variables: Mapping[str, str], where: str, table: str) -> None:
+    """ConfigError where a word or a variable still names a path of the run. `variables`: all that the probe gets."""
+    if (found := guard.named_in(words, variables)) is not None:
+        word, path = found
+        shown = word if len(word) <= 120 else f"{word[:117]}..."
+        raise ConfigError(
+            f"{where}: {shown!r} still names {path}, which is the run's: a probe may not write there; {table} options "
+            "or environment can say another folder, as {checkpoints}, and inputs what a probe only reads"
+        )
+
+
+def script_lines(text: str) -> list[str]:
+    """Those of a job script that are not comments."""
+    return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+
+
+def _own_assignments(text: str, folders: Folders) -> str:
+    """The script with the probe's folders in those variables that hold a folder of the run."""
+    variables, lines = dict[str, str](), list[str]()
+    for written in text.splitlines(keepends=True):
+        line = written
+        if (found := _ASSIGNED.match(line)) is not None:
+            value = _NAMED.sub(lambda m: variables.get(m[1] or m[2], m[0]), found["value"].strip("\"'"))
+            if (own := folders.stand_in(value)) is not None:
+                line = f"{found['before']}{shlex.quote(own)}{line[found.end('value') :]}"
+                value = own
+            variables[found["name"]] = value
+        lines.append(line)
+    return "".join(lines)
 
 
 def _filled(options: Sequence[str], folders: Folders) -> list[str]:

@@ -26,8 +26,8 @@ class Source(Protocol):
 class RereadSource(Source, Protocol):
     """A source whose samples need not be kept, since it tells them again."""
 
-    def again(self, attempt: int) -> Iterator[Sample]:
-        """The attempt's samples that it has given, from the first one, in order. TemporaryError when it can't now."""
+    def again(self, attempt: int, after: int = -1) -> Iterator[Sample]:
+        """The attempt's samples of steps above `after` that it has given, in order. TemporaryError if it can't now."""
 
 
 def read_all(source: Source) -> Iterator[Record]:
@@ -68,12 +68,12 @@ class SampleCache:
                 self._keep(record)
             yield record
 
-    def again(self, attempt: int) -> Iterator[Sample]:
-        """The attempt's samples that were given, from the first one that is kept, in order."""
+    def again(self, attempt: int, after: int = -1) -> Iterator[Sample]:
+        """The attempt's samples of steps above `after` that were given, in order."""
         for block in self._blocks:
             if block.attempt == attempt:
-                yield from _unpacked(block)
-        yield from (sample for sample in self._open if sample.attempt == attempt)
+                yield from (sample for sample in _unpacked(block) if sample.global_step > after)
+        yield from (sample for sample in self._open if sample.attempt == attempt and sample.global_step > after)
 
     def _keep(self, sample: Sample) -> None:
         first = self._open[0] if self._open else sample

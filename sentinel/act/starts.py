@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 
+from sentinel.act.kept_ancestor import KeptAncestor
+from sentinel.act.look import Look
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.incident import Rollback
-from sentinel.plan.look import Look
+from sentinel.plan.incident import Event, Rollback
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.start_audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
 from sentinel.plan.start_checks import audit
@@ -17,14 +19,15 @@ from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
 _OVER = (VerdictKind.DOWN, VerdictKind.FINISHED)
-_MOVES = ("quarantine_checkpoints", "point_latest", "adopt_probe", "undo")
+_MOVES = ("quarantine_checkpoints", "point_latest", "undo")
 _REPORTED_LATE = 3  # steps that an attempt can have made without a sample: one with CUDA is a step or two late
 
 
 class Starts:
-    """Audits the newest attempt's start. The run before it is read once for each attempt."""
+    """Audits the newest attempt's start. The run before it is read once for each attempt, unless it was `kept`."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: KeptAncestor | None = None) -> None:
+        self._kept = kept
         self._known: tuple[tuple[int, int | None, int | None], Ancestor] | None = None
 
     def audit(self, look: Look) -> StartAudit | None:
@@ -41,7 +44,7 @@ class Starts:
         samples = tuple(islice(look.history.samples(attempt), FIRST))
         if started is None or not samples or isinstance(samples[0], ScrapedSample) or _being_replaced(attempt, run):
             return None
-        newest = left_by_others(attempt, look.history, run, look.took_s)
+        newest = left_by_others(attempt, look.history, run, look.facts.took_s)
         if not started.resumed_from and newest is None:
             return None
         return Start(
@@ -61,8 +64,17 @@ class Starts:
             return None
         of = (attempt.number, parent.number, at)
         if self._known is None or self._known[0] != of:
-            self._known = of, ancestor_of(history, parent, at)
+            kept = self._kept.read(history, attempt) if self._kept is not None else None
+            self._known = of, kept or ancestor_of(history, parent, at)
+            if self._kept is not None and kept is None:
+                self._kept.keep(history, attempt, self._known[1])
         return self._known[1]
+
+
+def begun_unix_s(events: Sequence[Event]) -> tuple[float, ...]:
+    """When sentinel has begun to start a job."""
+    begun = [e for e in events if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
+    return tuple(float(e["time_unix_s"]) for e in begun)
 
 
 def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
@@ -138,8 +150,13 @@ def _in_force(attempt: Attempt, run: RunState) -> Rollback | None:
     rollback = next(known, None)
     if rollback is None:
         return _unrecorded(run.overrides)
-    its_own = attempt.started.rollback == rollback.id
-    return rollback if its_own or attempt.started.time_unix_s >= rollback.decided_unix_s else None
+    if attempt.started.rollback == rollback.id:
+        return rollback
+    if rollback.after_attempt is not None:
+        return rollback if attempt.number > rollback.after_attempt else None
+    return (
+        rollback if attempt.started.time_unix_s >= rollback.decided_unix_s else None
+    )  # a decision of an older version
 
 
 def _unrecorded(overrides: Overrides) -> Rollback:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from sentinel.act.neighbours import Neighbours
@@ -10,16 +10,18 @@ from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, quarantine
 from sentinel.adapters.checkpoints import UNDONE, Checkpoints
 from sentinel.durable import os_errors_named
+from sentinel.plan.actions import span
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.incident_events import closed
-from sentinel.plan.liveness import hindered
-from sentinel.vocabulary.errors import ConfigError, JobStillAlive
+from sentinel.plan.liveness import hindered, settles
+from sentinel.plan.rollback import elsewhere
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive, QuarantineError
 
 
 def undoable(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
-    """Incidents whose rollbacks, race or bisect can be taken back, in the order to do so: the newest first."""
+    """Incidents whose rollbacks or probes can be taken back, in the order to do so: the newest first."""
     there = [i for i in incidents if i.outcome != "undone" and not i.purged]
-    probed = [i for i in there if (i.race is not None or i.bisecting) and i.status != "closed"]
+    probed = [i for i in there if (i.unfinished_probes is not None or i.bisecting) and i.status != "closed"]
     found = [i for i in there if i in probed or not all(r.taken_back for r in i.rollbacks)]
     found += [i for i in incidents if i.undoing and i not in found]
     return tuple(reversed(found))
@@ -44,38 +46,69 @@ def quarantine_of(incident: Incident, checkpoints: Checkpoints) -> tuple[str, ..
     return tuple(dict.fromkeys(tag for room in rooms for tag in room))
 
 
-def take_back(incident: Incident, near: Neighbours, observer: Observer, ledger: Ledger) -> None:
+Wait = Callable[[], None]  # returns once the checkpoints are quiet; a watch looks again instead
+
+
+def take_back(
+    incident: Incident,
+    near: Neighbours,
+    observer: Observer,
+    ledger: Ledger,
+    wait: Wait = lambda: None,
+    *,
+    without_missing: bool = False,
+) -> None:
     """Stops the job, then restores checkpoints, latest*, TensorBoard and overrides of each rollback. What the restarts
     wrote goes into the quarantine in turn. Each step looks at what is there, so that an undo cut short is taken up by
-    calling it again."""
-    _perform(incident, None, near, observer, ledger)
+    calling it again. QuarantineError before anything is done where the save folder is another one, or where something
+    that was moved is nowhere; `without_missing`: a person goes on without that."""
+    _perform(incident, None, near, observer, ledger, wait, without_missing=without_missing)
     ledger.record(closed(incident.id, "undone", "a person took it back"))
 
 
-def settle(unfinished: Sequence[Incident], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
+def settle(
+    unfinished: Sequence[Incident], near: Neighbours, observer: Observer, ledger: Ledger, wait: Wait = lambda: None
+) -> None:
     """Takes back what was begun and not carried out to its end, so that the next rollback starts from a whole run. Else
     it would take what it finds for the original, and its own undo would bring back something between."""
     for incident in unfinished:
         if incident.undoing == incident.id:
-            take_back(incident, near, observer, ledger)
+            take_back(incident, near, observer, ledger, wait)
             continue
         half = next((r for r in incident.rollbacks if r.id == incident.undoing), incident.half_done)
-        _perform(incident, half, near, observer, ledger)
+        _perform(incident, half, near, observer, ledger, wait)
         reason = "it was half done, and was taken back for what a person asked for"
         ledger.record(closed(incident.id, "superseded", reason))
 
 
 @os_errors_named("a file of the run")
-def _perform(incident: Incident, only: Rollback | None, near: Neighbours, observer: Observer, ledger: Ledger) -> None:
-    if (why := hindered(observer.witnesses())) is not None:
+def _perform(
+    incident: Incident,
+    only: Rollback | None,
+    near: Neighbours,
+    observer: Observer,
+    ledger: Ledger,
+    wait: Wait,
+    *,
+    without_missing: bool = False,
+) -> None:
+    taken = [r for r in incident.rollbacks if r.begun and not r.taken_back and only in (None, r)]
+    _check_place(incident, taken, near.checkpoints, without_missing=without_missing)
+    wait()
+    seen = observer.witnesses()
+    if (why := hindered(seen) or settles(seen)) is not None:
         raise JobStillAlive(why)
     facts = {"incident": incident.id, "rollback": only.id if only else None, "action": {"kind": "undo"}}
-    ledger.record({"event": "intent", **facts})
+    now = {"newest_attempt": observer.newest_attempt or 0, "jobs": [w.id for w in seen.jobs.writers]}
+    intent = {"event": "intent", **facts, **now}
+    ledger.record(intent)
     observer.stop_probes([incident])
     near.launcher.stop(observer.started, None)
+    wait()
     observer.fenced(None)
+    ledger.record({**intent, "moves": True})
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
-        if rollback.begun and not rollback.taken_back and only in (None, rollback):
+        if rollback in taken:
             _take_back(incident, rollback, near)
             before = incident.rollbacks[number - 1].overrides if number else incident.overrides_before
             if before is None:
@@ -83,6 +116,23 @@ def _perform(incident: Incident, only: Rollback | None, near: Neighbours, observ
             else:
                 near.overrides.write(before)
     ledger.record({"event": "done", **facts})
+
+
+def _check_place(
+    incident: Incident, taken: Sequence[Rollback], checkpoints: Checkpoints, *, without_missing: bool
+) -> None:
+    for rollback in taken:
+        if (why := elsewhere(rollback, checkpoints.files.place())) is not None:
+            raise QuarantineError(f"{incident.id} is not undone: {why}")
+    there = {c.tag for c in checkpoints.list()}
+    there |= {tag for r in incident.rollbacks for tag in checkpoints.quarantined(incident.id, r.id)}
+    missing = [tag for rollback in taken for tag in rollback.moved_tags if tag not in there]
+    if missing and not without_missing:
+        raise QuarantineError(
+            f"{incident.id} is not undone: {span(missing)} ({len(missing)} in all), which it moved aside, "
+            f"{'are' if len(missing) > 1 else 'is'} neither in {checkpoints.files.path} nor in its quarantine; mount "
+            "what is not mounted, or pass --without-missing to go on without"
+        )
 
 
 def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None:

@@ -57,7 +57,7 @@ class WandbBranches:
             return tuple(read(Branch, one, form=_FORM) for one in data["branches"])
         except FileNotFoundError:
             return ()
-        except (ValueError, KeyError, TypeError, LineError) as error:
+        except (ValueError, KeyError, TypeError, LineError, RecursionError) as error:
             raise QuarantineError(f"{self._path} is not a list of W&B branches: {error}") from error
 
     def seen(self) -> WandbSeen:

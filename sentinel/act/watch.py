@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from sentinel.act.kept_turns import KeptTurns
 from sentinel.act.last_lines import with_last_lines
+from sentinel.act.look import Look
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.past import Past
-from sentinel.act.perform import Ledger, Perform, Pinning, execute
+from sentinel.act.perform import Ledger, Perform, Pinning, execute, without_seconds
 from sentinel.act.undo import settle
+from sentinel.act.wall_clock import WallClock
 from sentinel.adapters.state_files import OwnPins
 from sentinel.plan.alerts import failed_look
 from sentinel.plan.incident import Event
 from sentinel.plan.policy import Policy
-from sentinel.plan.turn import Failure, Look, Memory, Outcome, Turn, next_turn
+from sentinel.plan.turn import Facts, Failure, Memory, Outcome, Turn, next_turn
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 
 log = logging.getLogger(__name__)
@@ -25,8 +28,7 @@ log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class Watch:
     """Follows one run. `tick` makes one turn; it returns why the watch has ended, or None while it goes on. `own` is
-    called after each look, which may take an hour and more: it raises LockHeld where another sentinel has taken the
-    run's lock meanwhile."""
+    called after a look, which may take an hour: LockHeld where another sentinel has taken the run's lock meanwhile."""
 
     near: Neighbours
     observer: Observer
@@ -37,34 +39,39 @@ class Watch:
     paging_problem: Callable[[], str | None] = lambda: None
     last: Look | None = field(default=None, init=False)  # what the last turn saw
     failed_turns: int = field(default=0, init=False)  # turns so far that had an error
+    _warned: str | None = field(default=None, init=False)  # the last line that was warned of, without its ages
     _past: Past = field(default_factory=Past, init=False)
     _memory: Memory = field(default_factory=Memory, init=False)
+    _wall: WallClock = field(default_factory=WallClock, init=False)
 
     def __post_init__(self) -> None:
+        self._turns = KeptTurns(self.near.state_dir / "turns")
         self._pinning = Pinning(self.near.checkpoints, OwnPins(self.near.state_dir))
 
     def tick(self, now_unix_s: float) -> Outcome | None:
         """One turn. A TemporaryError is tried again, and alerted to when it lasts; a PermanentError needs a person."""
+        now_unix_s = self._with_clock(now_unix_s)
         try:
             look = self.observer.look(now_unix_s)
         except TemporaryError as error:
-            log.warning("%s; looking again", error)
+            self._warn(f"{error}; looking again")
             self._record_failure(str(error), now_unix_s)
             return None
         self.own()
-        self.last = look = replace(look, memory=self._memory, paging_problem=self.paging_problem())
         try:
             self.observer.keep_jobs()
-            look = self._past.read(look, self.policy, self.observer.script_refusal)
-            turn = next_turn(look, self.policy)
+            look, turn = self._decided(look)
+            if turn.does:  # what earlier looks remember of the checkpoints may not count
+                look, turn = self._decided(self.observer.look(look.run.now_unix_s, fresh=True))
+            self._turns.keep(look.facts, self.policy, turn)
             self._do(turn, look)
         except TemporaryError as error:
-            log.warning("%s; trying again", error)
-            turn = next_turn(replace(look, failure=Failure(reason=str(error))), self.policy)
+            self._warn(f"{error}; trying again")
+            turn = self._keep(look.known(failure=Failure(reason=str(error))).facts)
         except FilesystemRefused:  # the decision is in the incident log: it is carried out after a repair
             raise
         except (PermanentError, ConfigError) as error:
-            turn = next_turn(replace(look, failure=Failure(reason=str(error), permanent=True)), self.policy)
+            turn = self._keep(look.known(failure=Failure(reason=str(error), permanent=True)).facts)
             if turn.outcome is None:
                 raise
             self._record(turn.records, look)
@@ -72,20 +79,46 @@ class Watch:
         self._memory, self.failed_turns = turn.memory, self.failed_turns + turn.failing
         return turn.outcome
 
+    def _with_clock(self, now_unix_s: float) -> float:
+        """Now. Where the wall clock was set since the last turn, what is wrong has lasted as long as before."""
+        set_by_s, _ = self._wall.set_by_s()
+        if not set_by_s:
+            return now_unix_s
+        log.warning("the wall clock was set by %+.0f s: ages and waits go on by the monotonic clock", set_by_s)
+        self._memory = self._memory.shifted(set_by_s)
+        return self._wall.now_unix_s
+
     def failed(self, error: Exception, now_unix_s: float) -> None:
-        """A turn ended with an unforeseen error: tried again, and told when it lasts."""
+        """A turn ended with an unforeseen error: it is tried again, and reported when it lasts."""
         try:
             self._record_failure(f"the watch's turns fail: {error!r}", now_unix_s)
         except (OSError, SentinelError) as failure:
             log.error("the failure can't be recorded in the incident log: %s", failure)
+
+    def _decided(self, look: Look) -> tuple[Look, Turn]:
+        self.last = look.known(memory=self._memory, paging_problem=self.paging_problem())
+        look = self._past.read(self.last, self.policy, self.observer.script_refusal)
+        return look, next_turn(look.facts, self.policy)
+
+    def _keep(self, facts: Facts) -> Turn:
+        """The turn that follows from these facts, which are kept with it."""
+        turn = next_turn(facts, self.policy)
+        self._turns.keep(facts, self.policy, turn)
+        return turn
+
+    def _warn(self, line: str) -> None:
+        """One line when the reason changes; an age in it that counts on is no change."""
+        log.log(logging.DEBUG if (reason := without_seconds(line)) == self._warned else logging.WARNING, "%s", line)
+        self._warned = reason
 
     def _record(self, events: Iterable[Event], look: Look) -> None:
         self.ledger.record_all(with_last_lines(events, look, self.near.job_log))
 
     def _record_failure(self, reason: str, now_unix_s: float) -> None:
         self.failed_turns += 1
-        records, self._memory = failed_look(reason, self._memory, self.policy, now_unix_s, last=self.last)
-        self.ledger.record_all(records)
+        last = self.last.facts if self.last is not None else None
+        events, self._memory = failed_look(reason, self._memory, self.policy, now_unix_s, last=last)
+        self.ledger.record_all(events)
 
     def _do(self, turn: Turn, look: Look) -> None:
         for note in turn.notes:
@@ -95,4 +128,4 @@ class Watch:
         if turn.message is not None:
             self.ledger.say(turn.message)
         self._record(turn.records, look)
-        execute(turn, look.newest_attempt, self.perform, self.ledger)
+        execute(turn, look.facts.newest_attempt, self.perform, self.ledger)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.act.file_activity import FileSilence, Signs, Silence, matching
+from sentinel.act.saved_files import SavedFiles
+from sentinel.adapters.checkpoints import SaveFolder
+from sentinel.adapters.heartbeats import Heartbeats
 from sentinel.adapters.witnesses import Announced, fate_of_process
 from sentinel.judge.history import Attempt, History
-from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign
+from sentinel.plan.observation import AttemptSeen, Fate, HeartbeatSeen, JobsSeen, Life, Sign
+from sentinel.vocabulary.heartbeat import BESIDE_CHECKPOINTS, FOLDER
 from sentinel.vocabulary.sample import RunStarted
 
 _STEPS = 3  # an older attempt's steps since the newest began: fewer may be a clock's doing, or a cache's
-_ATTEMPTS = 4  # the last ones are witnesses: an older one that still trains is told by `Overlap`
+_NEWEST = 4  # attempts that are asked about anew at each look, whatever is known of them
 _LATE_S = 60.0  # seconds for which samples of before an attempt's end may still show, through a filesystem's cache
 _SILENT_S = 600.0  # seconds without a step after which an attempt that has not said its end is over all the same
 
@@ -25,6 +28,8 @@ class _Seen:
     before: int  # samples that an older attempt had made when the newest was first seen
     made: int  # and has made now
     at_s: float
+    since_s: float
+    late: int  # samples that it had made a minute after that: no cache shows older ones any more
 
 
 class Overlap:
@@ -38,24 +43,27 @@ class Overlap:
 
     def sentence(self, history: History) -> str | None:
         """What a person has to know of it; None when one attempt at most trains. Steps that were found since the newest
-        attempt was, and that carry a later time than its start: a clock that is set wrong, or a filesystem that shows
-        an old file's end late, is not enough."""
+        attempt was, and that carry a later time than its start, or that came a minute later still: a filesystem that
+        shows an old file's end late is not enough, and a clock that was set back hides nothing."""
         newest, now_s = history.latest, self._clock()
         if newest is None:
             return None
         attempts = [attempt for number, attempt in history.attempts.items() if number != newest.number]
         if newest.number != self._newest:
             self._newest = newest.number
-            self._seen = {a.number: _Seen(a.made, a.made, now_s) for a in attempts}
+            self._seen = {a.number: _Seen(a.made, a.made, now_s, now_s, a.made) for a in attempts}
         beside = None
         for attempt in attempts:
-            seen = self._seen.setdefault(attempt.number, _Seen(0, 0, now_s))
+            seen = self._seen.setdefault(attempt.number, _Seen(0, 0, now_s, now_s, attempt.made))
             if attempt.made != seen.made:
                 seen.made, seen.at_s = attempt.made, now_s
+            if now_s - seen.since_s < _LATE_S:
+                seen.late = attempt.made
             few, over = seen.made - seen.before < _STEPS, now_s - seen.at_s >= _SILENT_S
             if few or over or newest.started is None or attempt.finished is not None:
                 continue
-            if attempt.samples[-1].time_unix_s > newest.started.time_unix_s:
+            goes_on = seen.made - seen.late >= _STEPS
+            if goes_on or attempt.samples[-1].time_unix_s > newest.started.time_unix_s:
                 beside = attempt
         if beside is None:
             return None
@@ -64,6 +72,21 @@ class Overlap:
             f"attempts {number}{_where(beside)} and {newest.number}{_where(newest)} train at the same time: attempt "
             f"{number} has come to step {step} since the other began; each writes the other's checkpoints over"
         )
+
+
+def stranger(started: Sequence[RunStarted], name: str | None) -> str | None:
+    """That the newest attempt is another run's, as a sentence: it began from scratch, for no rollback, and calls itself
+    by a name that no attempt before it had, and the configuration has not. None where nothing says so."""
+    if len(started) < 2 or started[-1].run is None:
+        return None
+    newest, known = started[-1], {one.run for one in started[:-1] if one.run is not None}
+    if not known or newest.run in known | {name} or newest.resumed_from or newest.rollback is not None:
+        return None
+    return (
+        f"attempt {newest.attempt} reports the run {newest.run!r} from scratch, and those before it "
+        f"{' and '.join(map(repr, sorted(known)))}: it may be another training that reports to this state folder. "
+        f"Nothing is done until an attempt of these begins, or [run] name is {newest.run!r}"
+    )
 
 
 def _where(attempt: Attempt) -> str:
@@ -76,11 +99,22 @@ def _where(attempt: Attempt) -> str:
 class Witnessing:
     """What is looked for again at each look, and how it compares with what this watch saw before."""
 
-    def __init__(self, state_dir: Path, checkpoints: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._signs = Signs(state_dir, checkpoints, clock=clock)
+    def __init__(
+        self,
+        state_dir: Path,
+        checkpoints: SaveFolder,
+        tensorboard: Path | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._signs = Signs(state_dir, checkpoints.path, clock=clock)
+        self._saved = SavedFiles(checkpoints, except_for=tensorboard, clock=clock)
         self._clock = clock
         self._attempts = state_dir / "attempts"
         self._announced = Announced(state_dir)
+        beating = (state_dir / FOLDER, checkpoints.path / BESIDE_CHECKPOINTS)
+        self._heartbeats = Heartbeats(beating, self._signs.age_s)
+        self._settled: dict[int, tuple[int, AttemptSeen]] = {}  # attempt -> samples, and what was known of it
         self._unheard = Silence(clock)
         self._of_readings, self._of_logs, self._of_saves = (
             FileSilence(self._signs.now_there_unix_s, clock) for _ in range(3)
@@ -98,17 +132,29 @@ class Witnessing:
         return now_unix_s - (self._clock() - self._running[1]) if running else None
 
     def attempts(self, history: History, jobs: JobsSeen) -> tuple[AttemptSeen, ...]:
-        return tuple(self._seen(history.attempts[number], jobs) for number in sorted(history.attempts)[-_ATTEMPTS:])
+        """All of them: an old one may live. Whose end is certain is not asked about again, while it does not grow."""
+        numbers = sorted(history.attempts)
+        return tuple(self._witness(history.attempts[number], jobs, number in numbers[-_NEWEST:]) for number in numbers)
+
+    def heartbeats(self, jobs: JobsSeen, *, fresh: bool) -> tuple[HeartbeatSeen, ...]:
+        """Those that live; not asked for by a poll of a run whose job is seen. OSError."""
+        if not jobs.known or (not fresh and any(not writer.pending for writer in jobs.writers)):
+            return ()
+        return self._heartbeats.living(fresh=fresh)
 
     def signs(
-        self, attempts: Sequence[AttemptSeen], jobs: JobsSeen, logs: Sequence[Path], gone_after_s: float
+        self, attempts: Sequence[AttemptSeen], jobs: JobsSeen, logs: Sequence[Path], enough_s: float, *, fresh: bool
     ) -> tuple[Sign, ...]:
-        """When files were written last; nothing where the jobs that are seen explain them anyway."""
+        """When files were written last; nothing where the jobs that are seen explain them anyway, nor where the jobs
+        are not known: then the run's state is unknown, whatever the files say. An age of `enough_s` decides. `fresh`:
+        all checkpoints' files."""
+        if not jobs.known:
+            return ()
         doubtful = [a for a in attempts if not _is_settled(a)]
         if any(not writer.pending for writer in jobs.writers):
             return self._signs.of_journals([a.number for a in doubtful if a.fate is not None], sure_s=_LATE_S)
-        sure_s = min(_LATE_S, gone_after_s) if doubtful or not attempts else math.inf
-        return self._signs.look([a.number for a in attempts], logs, sure_s=sure_s)
+        asked = {a.number for a in (*doubtful, *attempts[-_NEWEST:])}
+        return self._signs.look(sorted(asked), logs, self._saved.newest(fresh=fresh), sure_s=min(_LATE_S, enough_s))
 
     def answers(self, history: History, spare: str | None) -> str | None:
         """That the exporter of the newest attempt answers, as a sentence; not where it was started for `spare`."""
@@ -122,17 +168,26 @@ class Witnessing:
         return self._unheard.lasts_s(history)
 
     def times(
-        self, history: History, source_log: Path | None, logs: Sequence[Path], *, now_unix_s: float, enough_s: float
+        self,
+        history: History,
+        source_log: Path | None,
+        logs: Sequence[Path],
+        *,
+        now_unix_s: float,
+        enough_s: float,
+        fresh: bool,
     ) -> dict[str, float | None]:
         """When the run was heard of last, on the axis of `now`: see judge.verdict.Context. The logs and checkpoints are
-        looked at once the readings are silent for `enough_s`. A hook that can't write a sample, since the disk is full,
-        still sets its journal's modification time."""
+        looked at once the readings are silent for `enough_s`; `fresh`: all the checkpoints' files. A hook that can't
+        write a sample, since the disk is full, still sets its journal's modification time."""
         attempt, unheard_s = history.latest, self.unheard_s(history)
         journal = [self._attempts / f"{attempt.number:04d}.jsonl"] if attempt is not None else []
         heard_s = self._of_readings.lasts_s(matching(journal if source_log is None else [source_log]))
         written_s = heard_s
-        if heard_s is None or heard_s >= enough_s:
-            others = (self._of_logs.lasts_s(matching(logs)), self._of_saves.lasts_s(self._signs.saved()))
+        hears = attempt is not None and bool(attempt.samples) and self._unheard.is_known and unheard_s < enough_s
+        if (heard_s is None and not hears) or (heard_s is not None and heard_s >= enough_s):  # None: no file, as of W&B
+            saved = self._saved.newest(fresh=fresh)
+            others = (self._of_logs.lasts_s(matching(logs)), self._of_saves.lasts_s([saved] if saved else ()))
             written_s = min((s for s in (heard_s, *others) if s is not None), default=None)
         last = attempt.samples[-1].time_unix_s if attempt is not None and attempt.samples else None
         begun = attempt.started.time_unix_s if attempt is not None and attempt.started is not None else None
@@ -148,12 +203,23 @@ class Witnessing:
             "second_witness_unix_s": None if written_s is None else now_unix_s - written_s,
         }
 
+    def _witness(self, attempt: Attempt, jobs: JobsSeen, is_new: bool) -> AttemptSeen:
+        known = self._settled.get(attempt.number)
+        if known is not None and not is_new and known[0] == attempt.made:
+            return known[1]
+        seen = self._seen(attempt, jobs)
+        if seen.fate is not None and seen.fate.life is Life.GONE and seen.fate.certain and not seen.grew_after_end:
+            self._settled[attempt.number] = (attempt.made, seen)
+        return seen
+
     def _seen(self, attempt: Attempt, jobs: JobsSeen) -> AttemptSeen:
         started = attempt.started
         fate = _fate(started, jobs) if started is not None else jobs.fates.get(None)
         return AttemptSeen(
             number=attempt.number,
+            reported=started is not None,
             rollback=started.rollback if started is not None else None,
+            job_id=started.job_id if started is not None else None,
             finished=attempt.finished is not None,
             fate=fate,
             grew_after_end=self._grew_after_end(attempt, fate),

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"\d{4,}\.jsonl")
 _CHUNK_BYTES = 1 << 20
 _END_BYTES = 1 << 18
+_MARKED_SAMPLES = 4096  # Samples from one step that is marked with its place in the journal to the next: 3 MB
 
 _Number = float | Literal["nan", "inf", "-inf"]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_WHOLE)]
@@ -87,14 +88,42 @@ def _records(data: bytes) -> Iterator[Record]:
                 yield record
 
 
+@dataclass(slots=True)
+class Place:
+    """How far a journal was read, and what that has shown of it."""
+
+    offset: int = 0  # Bytes
+    within: bool = False  # Whether that is within a line that is too long to be kept
+    attempts: set[int] = field(default_factory=set)  # Those that it has records of: one
+    samples: int = 0
+    last_step: int = -1
+    rising: bool = True  # Whether each sample's step was above the one's before
+    # (step of a sample, where the next line begins) of every 4096th: what is after a step is found without the rest.
+    marks: list[tuple[int, int]] = field(default_factory=list)
+
+    def note(self, record: Record) -> None:
+        """A record, with the offset after its line."""
+        self.attempts.add(record.attempt)
+        if isinstance(record, Sample):
+            self.samples += 1
+            self.rising = self.rising and record.global_step > self.last_step
+            self.last_step = record.global_step
+            if self.samples % _MARKED_SAMPLES == 0:
+                self.marks.append((record.global_step, self.offset))
+
+    def offset_of(self, step: int) -> int:
+        """From where on all samples after the step are found; samples before it too."""
+        if not self.rising or len(self.attempts) != 1:
+            return 0
+        return next((offset for marked, offset in reversed(self.marks) if marked <= step), 0)
+
+
 class Journals:
     """Follows all attempts/NNNN.jsonl of a run's state folder."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._folder = state_dir / "attempts"
-        self._offsets: dict[str, int] = {}
-        self._attempts: dict[str, set[int]] = {}
-        self._within: set[str] = set()  # journals that were read up to within a line that is too long to be kept
+        self.folder = state_dir / "attempts"
+        self.places: dict[str, Place] = {}  # By the journal's name
         self.unreadable = 0  # lines so far that could not be read; they are passed over
 
     def poll(self) -> list[Record]:
@@ -104,14 +133,15 @@ class Journals:
 
     def new(self) -> Iterator[Record]:
         """The same, one record at a time: a journal may be larger than memory. What was given counts as read."""
-        for path in journals_in(self._folder):
+        for path in journals_in(self.folder):
             yield from self._appended(path.name)
 
-    def again(self, attempt: int) -> Iterator[Sample]:
-        """The attempt's samples that were read before, from the first one, in order, and nothing newer. A journal that
-        was taken away since has none. FilesystemUnavailable or FilesystemRefused when it can't be read."""
-        for name in [name for name, attempts in self._attempts.items() if attempt in attempts]:
-            path, left = self._folder / name, self._offsets[name]
+    def again(self, attempt: int, after: int = -1) -> Iterator[Sample]:
+        """The attempt's samples of steps above `after` that were read before, in order, and nothing newer. A journal
+        that was taken away since has none. FilesystemUnavailable or FilesystemRefused when it can't be read."""
+        for name, place in [(name, place) for name, place in self.places.items() if attempt in place.attempts]:
+            path, begin = self.folder / name, place.offset_of(after)
+            left = place.offset - begin
             with os_errors_named(path):
                 try:
                     file = open_regular(path)
@@ -119,26 +149,26 @@ class Journals:
                     log.warning("%s was removed: its readings are lost", path)
                     continue
                 with file:
+                    file.seek(begin)
                     for size, line, _ in _lines(file):
                         left -= size
                         if left < 0:
                             break
                         record = self._decoded(name, line, anew=False)
-                        if isinstance(record, Sample) and record.attempt == attempt:
+                        if isinstance(record, Sample) and record.attempt == attempt and record.global_step > after:
                             yield record
 
     def _appended(self, name: str) -> Iterator[Record]:
-        with open_regular(self._folder / name) as file:
-            if os.fstat(file.fileno()).st_size < self._offsets.setdefault(name, 0):
-                self._offsets[name] = 0  # no journal is ever cut: this one was taken away, and begun again
-                self._within.discard(name)
-            file.seek(self._offsets[name])
-            attempts = self._attempts.setdefault(name, set())
-            for size, line, ended in _lines(file, within=name in self._within):
-                self._offsets[name] += size
-                (self._within.discard if ended else self._within.add)(name)
+        with open_regular(self.folder / name) as file:
+            place = self.places.setdefault(name, Place())
+            if os.fstat(file.fileno()).st_size < place.offset:  # no journal is ever cut: this one was begun again
+                place = self.places[name] = Place(attempts=place.attempts)
+            file.seek(place.offset)
+            for size, line, ended in _lines(file, within=place.within):
+                place.offset += size
+                place.within = not ended
                 if (record := self._decoded(name, line)) is not None:
-                    attempts.add(record.attempt)
+                    place.note(record)
                     yield record
 
     def _decoded(self, name: str, line: bytes, *, anew: bool = True) -> Record | None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,13 +18,18 @@ from typing import NamedTuple
 
 import psutil
 
+from sentinel import bounded
 from sentinel.adapters.witnesses import fate_of_process, foreign_process
 from sentinel.durable import os_errors_named
 from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
+from sentinel.vocabulary.heartbeat import FOLDER
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
+_STARTED = "SENTINEL_STARTED"  # in the environment of what sentinel starts, and of all that this starts in turn
+_READ = ("SENTINEL_", "MASTER_", "WORLD_SIZE=", "PMIX_NAMESPACE=")
+_SHOWN = 80  # characters of a command line
 _DIES_AT_ONCE_S = 1.0  # a job that has ended by then has not begun: the next look finds it gone
 
 
@@ -33,6 +38,7 @@ class Writer(NamedTuple):
 
     pid: int
     rollback: str | None  # SENTINEL_ROLLBACK in its environment: the rollback that it was started for
+    not_ours: str | None = None  # why it is not known to be the run's own, as a sentence: it is never stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +54,10 @@ class LocalLauncher:
     environment: Callable[[], dict[str, str]] = dict  # what the job gets beside its own, looked up at each start
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
-        found = self.jobs.writers(_newest(started))
+        found = self.jobs.writers(started)
         writers = tuple(
-            WriterSeen(id=f"process {w.pid}", rollback=w.rollback, foreign=foreign_process(w.pid)) for w in found
+            WriterSeen(id=f"process {w.pid}", rollback=w.rollback, foreign=w.not_ours or foreign_process(w.pid))
+            for w in found
         )
         fates: dict[str | None, Fate] = {}
         if (dead := self.jobs.last_seen_dead()) is not None:
@@ -61,12 +68,14 @@ class LocalLauncher:
         """Nothing: the command is in the configuration."""
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        if left := _but(self.jobs.writers(_newest(started)), spare):
+        if left := _but(self.jobs.writers(started), spare):
             raise JobStillAlive(", ".join(f"process {w.pid}" for w in left))
 
     def keep_stacks(self, folder: Path) -> None:
         program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
         for writer in self.jobs.writers() if program else ():
+            if writer.not_ours is not None:
+                continue
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 command = [str(program), "dump", "--pid", str(writer.pid)]
                 dump = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -88,7 +97,7 @@ class LocalLauncher:
         return (f"cd {shlex.quote(where)} && {command} >> {shlex.quote(log)} 2>&1",)
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        self.jobs.stop(grace_s=self.stop_grace_s, also=_newest(started), spare=spare)
+        self.jobs.stop(grace_s=self.stop_grace_s, also=started, spare=spare)
 
     def start(
         self,
@@ -106,20 +115,24 @@ class LocalLauncher:
 
 
 class LocalJobs:
-    """Processes of this machine that carry SENTINEL_STATE_DIR, this run's state folder, in their environment."""
+    """The run's processes on this machine. One is the run's own by positive evidence alone: sentinel started it, it is
+    what `[launcher] command` says, a journal of the run names it, or it holds a heartbeat of the run; and whatever such
+    a process has started, or was started by for its sake alone. The state folder in a process's environment is none: a
+    shell hands it on to all that is typed in it. What holds a heartbeat of another run is that run's."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, command: Sequence[str] = ()) -> None:
         self.state_dir = str(state_dir.resolve())
+        self._command = tuple(command)
         self._children: list[subprocess.Popen[bytes]] = []
         self._last: tuple[int, ...] = ()  # processes seen last, while any was; some may be gone by now
 
     def start(self, command: Sequence[str], *, cwd: Path, extra_env: Mapping[str, str], log_path: Path) -> int:
         """Starts the job, detached, its output appended to the log; returns the process id. ConfigError if it can't."""
         environment = {k: v for k, v in os.environ.items() if k not in ("SENTINEL_INCIDENT", "SENTINEL_ROLLBACK")}
-        environment |= {"SENTINEL_STATE_DIR": self.state_dir, **extra_env}
+        environment |= {"SENTINEL_STATE_DIR": self.state_dir, _STARTED: "1", **extra_env}
         with os_errors_named(log_path):
             log_path.parent.mkdir(parents=True, exist_ok=True)
-            log = log_path.open("ab")
+            log = bounded.append_to(log_path)
         try:
             with log:
                 process = subprocess.Popen(
@@ -139,30 +152,68 @@ class LocalJobs:
             process.wait(_DIES_AT_ONCE_S)
         return process.pid
 
-    def writers(self, also: RunStarted | None = None) -> tuple[Writer, ...]:
-        """The run's living processes, in the order of their ids. The journal of `also` names a trainer that somebody
-        else may have started: it is found whoever's it is. Other processes of other users are not: their environment
-        can't be read. A zombie writes nothing once the last of its threads has ended."""
+    def writers(self, also: Sequence[RunStarted] = ()) -> tuple[Writer, ...]:
+        """The run's living processes, and those that may be, in the order of their ids. The last journal of `also`
+        names a trainer that somebody else may have started: it is found whoever's it is. Other processes of other users
+        are not: their environment can't be read. A zombie writes nothing once the last of its threads has ended."""
         self._bury()
-        named, found = _named(also), {}
-        for pid in psutil.pids():
+        named, family = {pid for one in also[-1:] if (pid := _named(one)) is not None}, _Family.of_all()
+        found = {}
+        for pid in family.parents:
             environment = {} if pid == os.getpid() else _environment(pid)
-            ours = environment.get("SENTINEL_STATE_DIR")
-            if pid == named or (ours and os.path.realpath(ours) == self.state_dir):
-                found[pid] = Writer(pid, environment.get("SENTINEL_ROLLBACK"))
-        self._last = tuple(sorted(found)) or self._last
-        return tuple(found[pid] for pid in sorted(found))
+            theirs = environment.get("SENTINEL_STATE_DIR")
+            if pid in named or (theirs and os.path.realpath(theirs) == self.state_dir):
+                found[pid] = environment
+        homes = {pid: _homes(pid) for pid in found}
+        carry = {pid for pid in found if not homes[pid] or self.state_dir in homes[pid]}
+        ours = {pid for pid in carry if self.state_dir in homes[pid] or _STARTED in found[pid] or self._is_command(pid)}
+        ours |= {pid for pid in carry & named if self._state_of(found[pid]) in (None, self.state_dir)}
+        meets = {pid: _meets_at(found[pid]) for pid in carry}
+        ours |= {pid for pid in carry if meets[pid] and meets[pid] in {meets.get(one) for one in ours}}
+        ours = family.with_kin(ours, carry)
+        made = [
+            Writer(pid, environment.get("SENTINEL_ROLLBACK"), None if pid in ours else self._why_not(pid, environment))
+            for pid, environment in sorted(found.items())
+            if pid in ours or pid in named or (pid in carry and not family.is_sentinels(pid))
+        ]
+        self._last = tuple(sorted(ours)) or self._last
+        return tuple(made)
+
+    def _is_command(self, pid: int) -> bool:
+        """Whether the process is the configuration's command, by all of its words but the program's folder."""
+        words = _words(pid)
+        return bool(self._command) and len(words) >= len(self._command) and _tail(words, self._command)
+
+    def _state_of(self, environment: Mapping[str, str]) -> str | None:
+        named = environment.get("SENTINEL_STATE_DIR")
+        return os.path.realpath(named) if named else None
+
+    def _why_not(self, pid: int, environment: Mapping[str, str]) -> str:
+        what = f"process {pid} ({' '.join(_words(pid))[:_SHOWN]})"
+        homes, state = _homes(pid), self._state_of(environment)
+        if homes or state not in (None, self.state_dir):
+            other = ", ".join(sorted(homes)) or state
+            return f"{what} is named by a journal of this run, and reports to {other}: this is a copy, or the other is"
+        return (
+            f"{what} carries this run's SENTINEL_STATE_DIR, and nothing else says that it is the run's: it has no "
+            "heartbeat, no journal names it, and sentinel did not start it; it is not stopped, and nothing is done "
+            "while it lives. Start what is not the run's without that variable"
+        )
 
     def last_seen_dead(self) -> int | None:
         """A process of the run that this object saw, where none of those that it saw is there any more; else None."""
         return None if not self._last or any(map(_is_there, self._last)) else self._last[0]
 
-    def stop(self, *, grace_s: float, also: RunStarted | None = None, spare: str | None = None) -> None:
+    def stop(self, *, grace_s: float, also: Sequence[RunStarted] = (), spare: str | None = None) -> None:
         """Asks the run's processes to end, then makes them; returns when all are seen gone but the spared rollback's.
-        JobStillAlive when something outlives SIGKILL (uninterruptible sleep): then nothing may be moved."""
+        JobStillAlive when something outlives SIGKILL (uninterruptible sleep), or may be the run's and is not known to
+        be: then nothing may be moved."""
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
-            for group in {_group(w.pid) for w in _but(self.writers(also), spare)}:
-                _signal(group, number)
+            found = _but(self.writers(also), spare)
+            if (doubt := next((w.not_ours for w in found if w.not_ours is not None), None)) is not None:
+                raise JobStillAlive(doubt)
+            for whom in _whom([w.pid for w in found]):
+                _signal(whom, number)
             end = time.monotonic() + patience_s
             while _but(self.writers(also), spare):
                 if time.monotonic() > end:
@@ -181,13 +232,83 @@ class LocalJobs:
         self._children = [child for child in self._children if child.poll() is None]
 
 
-def _newest(started: Sequence[RunStarted]) -> RunStarted | None:
-    return started[-1] if started else None
+def _meets_at(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Where the ranks of one job find one another; empty for a process that is none of several. One rank of a node has
+    a heartbeat: the others are its job's by this."""
+    if job := environment.get("PMIX_NAMESPACE"):
+        return (job,)
+    found = tuple(environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
+    return found if all(found) else ()
 
 
-def _named(started: RunStarted | None) -> int | None:
+class _Family:
+    """Which process started which, as it is now."""
+
+    def __init__(self, parents: Mapping[int, int]) -> None:
+        self.parents = parents
+        self._before = {os.getpid(), *self.ancestors(os.getpid())}
+
+    @classmethod
+    def of_all(cls) -> _Family:
+        return cls({pid: found[0] for pid in psutil.pids() if (found := _parent_and_group(pid)) is not None})
+
+    def ancestors(self, pid: int) -> Iterator[int]:
+        seen = {pid}
+        while (pid := self.parents.get(pid, 0)) > 1 and pid not in seen:
+            seen.add(pid)
+            yield pid
+
+    def with_kin(self, ours: set[int], carry: set[int]) -> set[int]:
+        """With the carriers of the variable that descend from one of ours, and those that one of ours descends from and
+        that have started nothing else of them, as a launcher of ranks. Nothing that sentinel itself descends from."""
+        children = {pid for pid in carry if ours.intersection(self.ancestors(pid))}
+        ours = ours | (children - self._before)
+        above = {a for pid in ours for a in self.ancestors(pid)} & carry - self._before
+        return ours | {a for a in above if all(pid in ours | above for pid in carry if a in self.ancestors(pid))}
+
+    def is_sentinels(self, pid: int) -> bool:
+        """Whether sentinel runs in it, here or for another run, or what sentinel was typed in: neither trains."""
+        words = _words(pid)[:3]
+        return pid in self._before or words[1:] == ("-m", "sentinel") or "sentinel" in {Path(w).name for w in words[:2]}
+
+
+def _parent_and_group(pid: int) -> tuple[int, int] | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[1]), int(fields[2])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _words(pid: int) -> tuple[str, ...]:
+    """Its command line; empty where it is gone, a zombie, or another account's that hides it."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        return tuple(text.rstrip("\0").split("\0")) if text else ()
+    return ()
+
+
+def _tail(words: Sequence[str], command: Sequence[str]) -> bool:
+    """Whether the words end with the command; the program may be spelled with another folder."""
+    tail = words[len(words) - len(command) :]
+    return Path(tail[0]).name == Path(command[0]).name and tuple(tail[1:]) == tuple(command[1:])
+
+
+def _homes(pid: int) -> set[str]:
+    """The state folders of which the process holds a heartbeat open: its hook reports there."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                held = descriptor.readlink()
+                if held.parent.name == FOLDER:
+                    found.add(str(held.parent.parent))
+    return found
+
+
+def _named(started: RunStarted) -> int | None:
     """The process that the attempt's journal names, with its start, where it is on this machine and alive."""
-    if started is None or (started.process_start_unix_s is None and started.process_start_ticks is None):
+    if started.process_start_unix_s is None and started.process_start_ticks is None:
         return None
     fate = fate_of_process(started)
     return started.pid if fate is not None and fate.life is Life.ALIVE and started.pid != os.getpid() else None
@@ -198,8 +319,9 @@ def _but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """Sentinel's variables in the process's environment; none where it is gone, or this account may not read it. A
-    process is a zombie as soon as its first thread has ended: the others show it still, and may hang in a write."""
+    """Of the process's environment sentinel's variables, and those by which ranks find one another; none where it is
+    gone, or this account may not read it. A process is a zombie as soon as its first thread has ended: the others show
+    it still, and may hang in a write."""
     process = Path(f"/proc/{pid}")
     with contextlib.suppress(OSError):  # it has ended meanwhile
         for place in chain([process], process.glob("task/*")):
@@ -210,7 +332,7 @@ def _environment(pid: int) -> dict[str, str]:
             except OSError:
                 continue
             if text:
-                return dict(pair.split("=", 1) for pair in text.split("\0") if pair.startswith("SENTINEL_"))
+                return dict(pair.split("=", 1) for pair in text.split("\0") if pair.startswith(_READ))
     return {}
 
 
@@ -220,13 +342,13 @@ def _is_there(pid: int) -> bool:
     return False
 
 
-def _group(pid: int) -> int:
-    """What to signal for a process: minus its group, since launchers have children, unless the group is our own."""
-    try:
-        group = os.getpgid(pid)
-    except ProcessLookupError:
-        return pid
-    return pid if group == os.getpgrp() else -group
+def _whom(pids: Sequence[int]) -> list[int]:
+    """What to signal: minus the group where all of it is to end, so that none is missed; else the process alone."""
+    groups = {pid: found[1] for pid in psutil.pids() if (found := _parent_and_group(pid)) is not None}
+    whole = {
+        g for g in groups.values() if g != os.getpgrp() and all(pid in pids for pid, of in groups.items() if of == g)
+    }
+    return sorted({-groups[pid] if groups.get(pid) in whole else pid for pid in pids})
 
 
 def _signal(whom: int, number: signal.Signals) -> None:

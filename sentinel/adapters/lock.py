@@ -7,6 +7,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from threading import Condition, Thread
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Any, Self
 
 from sentinel import bounded
 from sentinel.durable import os_errors_named
+from sentinel.processes import machine, start_of
 from sentinel.vocabulary.errors import LineError, LockHeld, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
@@ -29,12 +31,21 @@ class RunLock:
     `renew` before it acts. (The lock's own age tells a probe since when no turn was made.)
     """
 
-    def __init__(self, state_dir: Path, *, lease_s: float = 120.0, does: str = "watches this run") -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        lease_s: float = 120.0,
+        does: str = "watches this run",
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
         self._path = state_dir / "lock"
         self._lives_path = state_dir / "lock.lives"
         self._lease_s = lease_s
+        self._at_end = at_end  # called before it is free for another
         self._does = does  # in the sentence that tells others who holds it
         self._token = uuid.uuid4().hex
+        self._now_there_unix_s = 0.0  # by the clock of the filesystem, when it was taken
 
     def __enter__(self) -> Self:
         with os_errors_named(self._path):
@@ -46,15 +57,16 @@ class RunLock:
 
     def _take(self) -> None:
         mine = self._path.with_name(f".lock.{self._token}")
-        me = {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "start": _start_of(os.getpid())}
+        me = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "start": start_of(os.getpid())}
         facts = {**me, "token": self._token}
         try:
             mine.write_text(dump_json(facts), encoding="utf-8")
+            self._now_there_unix_s = mine.stat().st_mtime
             for _ in range(3):
                 try:
                     os.link(mine, self._path)
                 except FileExistsError:
-                    self._take_away_stale(mine.stat().st_mtime)
+                    self._take_away_stale(self._now_there_unix_s)
                 else:
                     return
             raise LockHeld("it changes hands faster than it can be taken", self._does)
@@ -65,6 +77,7 @@ class RunLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        self._at_end()
         _renewals.end(self)
         with contextlib.suppress(OSError):  # what stays is a dead process's lock: the next one takes it over
             if self._holder().get("token") == self._token:
@@ -125,15 +138,15 @@ class RunLock:
         """Takes away what processes that were killed while they took the lock have left beside it."""
         for left in self._path.parent.glob(".lock.*"):
             with contextlib.suppress(FileNotFoundError):
-                if not self._lives(_facts(bounded.read_text(left, errors="replace")), left, time.time()):
+                if not self._lives(_facts(bounded.read_text(left, errors="replace")), left, self._now_there_unix_s):
                     left.unlink()
 
     def _lives(self, holder: dict[str, Any], path: Path, now_unix_s: float) -> bool:
-        if holder.get("machine") != _machine():
+        if holder.get("machine") != machine():
             said_unix_s = [_written(path), _written(self._lives_path) if path == self._path else None]
             return any(at is not None and now_unix_s - at < self._lease_s for at in said_unix_s)
         try:
-            return _start_of(int(holder["pid"])) == int(holder["start"])
+            return start_of(int(holder["pid"])) == int(holder["start"])
         except (OSError, KeyError, TypeError, ValueError):
             return False
 
@@ -188,22 +201,6 @@ def _written(path: Path) -> float | None:
         return path.stat().st_mtime
     except FileNotFoundError:
         return None
-
-
-def _machine() -> str:
-    """Where a process's number means what it means here: a host's name may be many containers'."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-
-
-def _start_of(pid: int) -> int:
-    """When the process began, clock ticks since the boot, which no clock that is set moves (man 5 proc). OSError when
-    it is gone, or killed and not waited for."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
-    if fields[0] in "ZX" and threads < 2:  # or one of them hangs, and may yet write
-        raise ProcessLookupError(f"process {pid} is gone")
-    return int(fields[19])
 
 
 def _facts(text: str) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Small files under STATE_DIR that the daemon writes: approvals, overrides.json, pinned-by-watch.json."""
+"""Small files under STATE_DIR: approvals, overrides.json and pinned-by-watch.json, which sentinel writes; PAUSED and
+KILL, by which a person holds it."""
 
 from __future__ import annotations
 
@@ -15,6 +16,20 @@ from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Overrides, decode_overrides, encode_overrides
 
 log = logging.getLogger(__name__)
+
+PAUSED, KILL = "PAUSED", "KILL"
+
+
+def holds(state_dir: Path, name: str) -> bool:
+    """Whether an entry PAUSED or KILL is in the state folder: a file, a folder, or a link, wherever it leads. Only the
+    answer "no such file" counts as absent: while the filesystem gives another error, sentinel does not act."""
+    try:
+        (state_dir / name).lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        log.warning("%s counts as there: %s", state_dir / name, error.strerror)
+    return True
 
 
 class Approvals:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sentinel import bounded
 from sentinel.adapters.event_files import Axis, Index, Side, Spans, part
 from sentinel.durable import free_name, make_folders, move, sync_folder, write_atomically
+from sentinel.processes import lived_at, writers_of
 from sentinel.vocabulary.errors import LineError, QuarantineError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
@@ -28,6 +33,11 @@ _ASIDE = "tf-events"
 _KEPT = ".sentinel-kept"
 _PART = ".sentinel-part"  # being written: overwritten by the next cut when this one is killed
 _CUT = ".cut-off"
+_MOVED = "originals.json"
+_RECORDS = frozenset(
+    {_MOVED, "files.json", "files.restored.json", "kept-whole.json", "kept-whole.restored.json", "parted.json"}
+)
+ORIGINALS = "-originals"
 _GROWS = "it is being written to"
 
 
@@ -52,13 +62,24 @@ class TensorBoard:
         self.folder = folder
         self._index = Index(index)
 
+    def reach(self) -> tuple[int, int]:
+        """Largest step of the live event files on the iteration axis, and on the samples axis (what DeepSpeed's own
+        monitor writes has no iterations); 0 for none, maxsize while a cut is unfinished. Files that a cut has kept
+        whole do not count: else the same cut would be planned again and again."""
+        if any(self._matching(_KEPT)):
+            return sys.maxsize, sys.maxsize
+        kept_whole, read = self._kept_whole(), self._read()
+        live = [spans for name, spans in read.items() if (name, spans.inode) not in kept_whole]
+        step, samples = (max((s.last(axis) for s in live), default=0) for axis in (Axis.ITERATION, Axis.SAMPLES))
+        return step, samples
+
     def last_step(self) -> int:
-        """Largest step of the live event files on the iteration axis, 0 for none; maxsize while a cut is unfinished."""
-        return self._last(Axis.ITERATION)
+        """The step of `reach`."""
+        return self.reach()[0]
 
     def last_samples(self) -> int:
-        """The same on the samples axis: what DeepSpeed's own monitor writes has no iterations."""
-        return self._last(Axis.SAMPLES)
+        """The samples of `reach`."""
+        return self.reach()[1]
 
     def git_work_tree(self) -> Path | None:
         """The git work tree that the folder lies in, None for none: something may commit and push what is moved."""
@@ -75,7 +96,8 @@ class TensorBoard:
         listing = room / "files.json"
         if not listing.exists():
             write_atomically(listing, dump_json({"files": [self._name(p) for p in self._event_files()]}))
-        cutting = _Cutting(self.folder, at, room, self._aside(rollback), report)
+        writers = _writers(list(self._event_files()))
+        cutting = _Cutting(self.folder, at, room, self._aside(rollback), report, writers)
         for kept in list(self._matching(_KEPT)):
             cutting.finish(kept)
         for name, spans in self._read().items():
@@ -116,13 +138,6 @@ class TensorBoard:
         listing.rename(room / "files.restored.json")
         sync_folder(room)
 
-    def _last(self, axis: Axis) -> int:
-        """Files that a cut has kept whole do not count: else the same cut would be planned again and again."""
-        if any(self._matching(_KEPT)):
-            return sys.maxsize
-        kept_whole, read = self._kept_whole(), self._read()
-        return max((s.last(axis) for name, s in read.items() if (name, s.inode) not in kept_whole), default=0)
-
     def _read(self) -> dict[str, Spans]:
         """How far each event file reaches, by its name; a file that went away meanwhile is none."""
         read = {}
@@ -139,7 +154,7 @@ class TensorBoard:
             with contextlib.suppress(FileNotFoundError):
                 try:
                     found |= bounded.read_record(
-                        room / f"{self.folder.name}-originals" / "kept-whole.json",
+                        room / f"{self.folder.name}{ORIGINALS}" / "kept-whole.json",
                         lambda data: {(name, kept["inode"]) for name, kept in data["files"].items()},
                     )
                 except LineError as error:  # then these files are looked at once more, and listed anew
@@ -158,7 +173,7 @@ class TensorBoard:
 
     def _room(self, incident: str, rollback: str) -> Path:
         names = checked_name(incident, "incident"), checked_name(rollback, "rollback")
-        room = (self.folder.parent / ".sentinel-quarantine").joinpath(*names, f"{self.folder.name}-originals")
+        room = (self.folder.parent / ".sentinel-quarantine").joinpath(*names, f"{self.folder.name}{ORIGINALS}")
         if link := next((path for path in (room, *room.parents[:3]) if path.is_symlink()), None):
             raise QuarantineError(f"{link} is a link: what is moved there could end anywhere")
         return room
@@ -176,6 +191,7 @@ class _Cutting:
     room: Path
     aside: Path
     report: CutReport
+    writers: Mapping[Path, str]  # files that a living process may still write to: why, as a sentence
     set_aside: dict[Path, int] = field(default_factory=dict)  # where a file taken out is now: bytes when it was read
 
     def cut_file(self, path: Path, spans: Spans) -> None:
@@ -184,6 +200,8 @@ class _Cutting:
         unreadable = None if problem is None or problem.torn else problem.what
         if side is Side.UNKNOWN:
             self.report.kept_whole[name] = "its steps are no iterations, and what they are at the target is not known"
+        elif side is not Side.BEFORE and (writer := self.writers.get(path)) is not None:
+            self.report.kept_whole[name] = writer
         elif side is Side.AFTER and not spans.is_of(path.stat()):
             self.report.kept_whole[name] = _GROWS
         elif side is Side.AFTER:
@@ -203,6 +221,10 @@ class _Cutting:
         name = str(live.relative_to(self.folder))
         original, size = self.room / _aside_name(name), self._size_read(name)
         if live.exists():
+            if (writer := self.writers.get(live)) is not None:  # since the cut that was killed
+                _put_by(self.room, self.aside / f"{name}{_CUT}", kept)
+                self.report.kept_whole[name] = writer
+                return
             move(live, original)
         if not original.exists():
             return
@@ -211,10 +233,18 @@ class _Cutting:
             _put_by(self.room, self.aside / f"{name}{_CUT}", kept)
             self.report.kept_whole[name] = _GROWS
             return
+        self._remember(name, original)
         kept.rename(live)
         sync_folder(live.parent)
         self.report.cut.append(name)
         self.set_aside[original] = original.stat().st_size if size is None else size
+
+    def _remember(self, name: str, original: Path) -> None:
+        """What `purge` compares the original with."""
+        record, status = self.room / _MOVED, original.stat()
+        known = bounded.record_or({}, record, _moved, QuarantineError)
+        known[_aside_name(name)] = status.st_size, status.st_mtime_ns
+        write_atomically(record, dump_json({"files": known}))
 
     def look_back(self) -> None:
         """Reports the files that an unknown writer still wrote to after they were taken out of the folder."""
@@ -250,6 +280,54 @@ class _Cutting:
                 QuarantineError,
             )
         return None
+
+
+def _writers(paths: Collection[Path]) -> dict[Path, str]:
+    """Those of the event files that a living process of this machine may still write to, and why. One that flushes
+    rarely shows in no change of the file for minutes."""
+    found = {path: f"process {pid} has it open for writing" for path, pid in writers_of(paths).items()}
+    here = re.escape(socket.gethostname())
+    named = re.compile(rf"tfevents\.(?P<time>\d{{1,20}})\.{here}\.(?P<pid>\d{{1,10}})\.", re.ASCII)
+    for path in paths:
+        name = named.search(path.name)
+        if path in found or name is None or int(name["pid"]) == os.getpid():
+            continue
+        if lived_at(int(name["pid"]), float(name["time"])):
+            found[path] = f"process {name['pid']}, which its name says wrote it, is alive"
+    return found
+
+
+def changed_originals(room: Path) -> Iterator[tuple[Path, str]]:
+    """Originals of event files in the room INCIDENT/ROLLBACK that another process may have written to since they were
+    moved there, each with why."""
+    for folder in room.glob(f"*{ORIGINALS}"):
+        originals = [path for path in folder.rglob(f"*{_ASIDE}*") if path.is_file()]
+        moved, written = bounded.record_or({}, folder / _MOVED, _moved, QuarantineError), writers_of(originals)
+        for path in originals:
+            known, status = moved.get(str(path.relative_to(folder))), path.stat()
+            if (pid := written.get(path)) is not None:
+                yield path, f"process {pid} has it open for writing"
+            elif known is not None and known != (status.st_size, status.st_mtime_ns):
+                yield path, "another process has changed it since it was moved there"
+
+
+def _moved(data: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Size, bytes, and time of the last change, ns, of each original when it was moved."""
+    return {name: (int(size), int(mtime_ns)) for name, (size, mtime_ns) in data["files"].items()}
+
+
+def foreign_entries(originals: Path) -> Iterator[Path]:
+    """What is in a room's folder of originals and was not put there by a cut or an undo."""
+    names = set(_RECORDS)
+    for listing in (originals / "files.json", originals / "files.restored.json"):
+        listed = bounded.record_or([], listing, lambda data: [*map(_aside_name, data["files"])], QuarantineError)
+        names.update(listed)
+    for path in originals.rglob("*"):
+        name = str(path.relative_to(originals))
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if name not in names and name.partition("/")[0] not in ("after", "unused"):
+            yield path
 
 
 def _inode(path: Path) -> int | None:

@@ -8,7 +8,6 @@ import pwd
 import socket
 import ssl
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from threading import Thread
@@ -17,7 +16,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from sentinel import bounded
-from sentinel.adapters.http_client import Unreachable, answer
+from sentinel.adapters.http_client import Refused, TooLong, Unreachable, answer, body_of
 from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 
@@ -158,7 +157,7 @@ class Announced:
                 return None
             scheme = "https" if labels.get("__scheme__") == "https" else "http"
             return f"{scheme}://{where}/metrics", str(labels["run"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def _ask(self, url: str, run: str, attempt: int, found: list[float]) -> None:
@@ -167,11 +166,9 @@ class Announced:
         unverified = ssl._create_unverified_context()  # noqa: S323
         try:
             with answer(request, unverified, self._within_s, direct=True) as response:
-                text = response.read(_LONGEST_ANSWER_BYTES).decode("utf-8")
+                text = body_of(response, _LONGEST_ANSWER_BYTES).decode("utf-8")
             for family in text_string_to_metric_families(text):
                 known = {"run": run, "attempt": str(attempt)}
                 found.extend(one.value for one in family.samples if one.name == _STEPS and one.labels == known)
-        except urllib.error.HTTPError as error:
-            error.close()
-        except (Unreachable, ValueError):
+        except (Refused, TooLong, Unreachable, ValueError, LookupError, TypeError):  # what is no exposition
             return

@@ -11,6 +11,7 @@ import sys
 
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, exit_code_of
+from sentinel.vocabulary.texts import neutral
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
         with os_errors_named("a file"):
             app()
     except SentinelError as error:  # one line on stderr, and what the caller should do as the exit code
-        print(f"sentinel: {error}", file=sys.stderr)  # noqa: T201 - the outermost edge of a command line
+        print(neutral(f"sentinel: {error}"), file=sys.stderr)  # noqa: T201 - the outermost edge of a command line
         if isinstance(error, PermanentError):
             from sentinel.cli.shared import advise
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import typer
-
 from sentinel.adapters.state_files import Approvals
 from sentinel.cli.incident import incident_named
-from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirmed, this_person
+from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirmed, echo, this_person
+from sentinel.config import Config
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
-from sentinel.plan.incident import Approval
+from sentinel.daemon.wiring import neighbours_of, observer_of
+from sentinel.plan.forecast import price
+from sentinel.plan.incident import Approval, Event
+from sentinel.plan.incident_events import proposed_in
 from sentinel.plan.sentences import sentence
 
 
@@ -19,17 +21,25 @@ def approve(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, y
     incident = incident_named(events, name)
     proposal = incident.proposal
     if proposal is None or incident.status != "open":
-        typer.echo(f"{incident.id} waits for no approval: it is {incident.outcome or incident.status}")
+        echo(f"{incident.id} waits for no approval: it is {incident.outcome or incident.status}")
         return 1
     if proposal.expired:
-        typer.echo(f"the proposal for {incident.id} has expired; `sentinel rollback` does it by hand")
+        echo(f"the proposal for {incident.id} has expired; `sentinel rollback` does it by hand")
         return 1
     event = next(e for e in reversed(events) if e["event"] == "proposed" and e["incident"] == incident.id)
-    typer.echo(f"{incident.id}: {sentence(event)}")
-    typer.echo(f"  hypothesis: {event['hypothesis']}\n  lost: {event['lost_steps']} steps")
+    echo(f"{incident.id}: {sentence(event)}")
+    echo(f"  hypothesis: {event['hypothesis']}\n  {_price(config, event)}")
     if not yes and not confirmed("Do this? Type yes", typed="yes"):
         return 1
     approval = Approval(digest=proposal.digest, by=this_person(), time_unix_s=clock())
     Approvals(state_dir_of(config) / "approvals").write(incident.id, approval)
-    typer.echo("approved; watch verifies the target again, and proposes anew if the plan has changed")
+    echo("approved; watch verifies the target again, and proposes anew if the plan has changed")
     return 0
+
+
+def _price(config: Config, event: Event) -> str:
+    """What the rollback loses as of now: the run may have trained on for hours since it was proposed."""
+    run = observer_of(config, neighbours_of(config)).look(clock()).run
+    cost = price(proposed_in(event), run)
+    hours = "" if cost.lost_gpu_hours is None else f" ({cost.lost_gpu_hours:.3g} GPU-hours)"
+    return f"lost as of now: {cost.lost_steps} steps{hours}; when it was proposed: {event['lost_steps']}"

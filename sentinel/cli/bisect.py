@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from sentinel.act.bisect import Bisect
+from sentinel.adapters.read_only import held_by, words_alone
 from sentinel.cli.incident import incident_named
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, to_stderr
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, print_json, to_stderr
 from sentinel.config import Config
 from sentinel.daemon.probes import bisect_about
 from sentinel.daemon.run_files import clock, find_config
@@ -44,7 +45,7 @@ def bisect(
         print_json(report)
     else:
         for line in lines_of(report):
-            typer.echo(line)
+            echo(line)
     return 0 if report["ranked"] else 1
 
 
@@ -62,18 +63,23 @@ def _planned(made: Bisect, *, as_json: bool) -> int:
     """Exit code 1 where the command would be refused."""
     question, refused, done = made.question, made.refusals(), made.probes.results
     refusal = refused.pop(CONTROL, None)
+    means, sentence = held_by()
+    guarded = f"{sentence}; nodes of a cluster try for themselves" if means else words_alone(sentence)
     if as_json:
         planned = [{"name": p.name, "change": p.change, "until_step": p.until_step} for p in question.probes.values()]
-        print_json({**made.report_only(), "planned": planned, "refusal": refusal, "refused": refused})
+        print_json(
+            {**made.report_only(), "planned": planned, "read_only": means, "refusal": refusal, "refused": refused}
+        )
         return int(refusal is not None)
     begin = question.probes[CONTROL]
-    typer.echo(f"{question.incident}: from {begin.tag or 'scratch'}, in {made.folder}")
+    echo(f"{question.incident}: from {begin.tag or 'scratch'}, in {made.folder}")
     for name, probe in question.probes.items():
         known = f"; known: {done[name].outcome}" if name in done else ""
         why = f"; would be refused: {refused[name]}" if name in refused else ""
-        typer.echo(f"  {name}: {probe.change}, up to step {probe.until_step}{known}{why}")
+        echo(f"  {name}: {probe.change}, up to step {probe.until_step}{known}{why}")
     for name, why in question.not_possible.items():
-        typer.echo(f"  {name}: not possible: {why}")
+        echo(f"  {name}: not possible: {why}")
+    echo(f"the run's folders: {guarded}")
     if refusal is not None:
-        typer.echo(f"would be refused: {refusal}")
+        echo(f"would be refused: {refusal}")
     return int(refusal is not None)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import typer
-
 from sentinel.adapters.checkpoints.verify import MANIFESTS
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, looking_line, print_json
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.plan.certificate import Certificate, certificates
@@ -21,22 +19,30 @@ def checkpoints(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = F
     manifest` and a rollback do."""
     config = find_config(run, config_dir)
     near = neighbours_of(config)
-    look = observer_of(config, near).look(clock())
+    with looking_line() as near.checkpoints.progress:
+        look = observer_of(config, near).look(clock())
     manifests = {path.stem for path in (near.state_dir / MANIFESTS).glob("*.json")}
-    found = certificates(look, pinned=near.checkpoints.pins.usable(), manifests=manifests)
+    found = certificates(
+        look.run,
+        look.history,
+        look.series.events,
+        look.events,
+        pinned=near.checkpoints.pins.usable(),
+        manifests=manifests,
+    )
     if as_json:
         print_json([asdict(one) | {"certified": one.certified} for one in found])
         return 0
     if not found:
-        typer.echo(f"{near.checkpoints.folder} has no checkpoint")
+        echo(f"{near.checkpoints.folder} has no checkpoint")
         return 0
-    typer.echo(_row(_HEAD))
+    echo(_row(_HEAD))
     for one in found:
-        typer.echo(_row(_cells(one)))
+        echo(_row(_cells(one)))
         if one.why_not is not None:
-            typer.echo(f"    {one.why_not}")
+            echo(f"    {one.why_not}")
     for note in near.checkpoints.pins.notes():
-        typer.echo(note)
+        echo(note)
     return 0
 
 

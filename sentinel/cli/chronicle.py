@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sentinel.cli.shared import RUNS, ConfigDir, Run
+from sentinel.cli.shared import RUNS, ConfigDir, Run, echo
 from sentinel.daemon.run_files import bisect_folder, find_config, incident_log_of
 from sentinel.daemon.sources import source_of_run
 from sentinel.reports.bisect import reports_in
@@ -27,5 +27,5 @@ def chronicle(
     bisects = reports_in(bisect_folder(config))
     past = read_past(source_of_run(config), incident_log_of(config).read())
     page = write_chronicle(config.run.name, past, output, bisects)
-    typer.echo(f"wrote {page}")
+    echo(f"wrote {page}")
     return 0

@@ -39,6 +39,7 @@ COMMANDS = (  # in the order of `sentinel --help`
     Command("approve", "approve", RECOVER, "Approve the plan that watch proposed in mode approve."),
     Command("purge", "purge", RECOVER, "Delete what a closed incident's rollbacks moved aside. It can't be undone."),
     Command("incident", "incident", UNDERSTAND, "Show one incident, event by event."),
+    Command("explain", "explain", UNDERSTAND, "Explain a decision: what was seen, and what would have changed it."),
     Command(
         "bisect", "bisect", UNDERSTAND, "Find why the run diverged, by short trainings beside it. Exit 1: unknown."
     ),

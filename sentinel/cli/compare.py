@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, check_picture, parsed_columns, print_json, table
+from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, check_picture, echo, parsed_columns, print_json, table
 from sentinel.daemon.sources import source_named
 from sentinel.judge import reference
 from sentinel.judge.readings import COLUMNS
@@ -44,13 +44,13 @@ def compare(
     curves = [curve for curve, _ in read]
     notes = [f"{curve.name}: {note}" for curve, found in read for note in found]
     for note in notes:
-        typer.echo(f"warning: {note}", err=True)
+        echo(f"warning: {note}", err=True)
     compared = reference.compare(curves)
     if plot is not None:
         from sentinel.reports.pictures import draw_comparison
 
         draw_comparison(curves, by=_AXES[by], path=plot)
-        typer.echo(f"wrote {plot}", err=as_json)
+        echo(f"wrote {plot}", err=as_json)
     if as_json:
         print_json({"by": by} | asdict(compared) | {"notes": notes})
     else:

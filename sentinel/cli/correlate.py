@@ -13,7 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.cli.incident import incident_named
-from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Run, check_picture, parsed_columns, print_json, table
+from sentinel.cli.shared import (
+    RUNS,
+    Columns,
+    ConfigDir,
+    Json,
+    Run,
+    check_picture,
+    echo,
+    parsed_columns,
+    print_json,
+    table,
+)
 from sentinel.config import Config
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.daemon.sources import source_of_run
@@ -136,14 +147,14 @@ def _correlated(
         which = "all attempts" if attempt is None else f"attempt {attempt} and those it descends from"
         title = f"{name}: correlation with the loss ratio  ·  {which}"
         draw_correlation(found, columns, steps, title=title, path=plot)
-        typer.echo(f"wrote {plot}", err=as_json)
+        echo(f"wrote {plot}", err=as_json)
     rows = found.rows
     if every_lag:
         rows = (*(r for r in rows if r.method == "plain"), *(r for profile in found.profiles for r in profile.rows))
     if not as_json:
         Console().print(correlation_table(found, rows, name))
     elif found.infinite_ratios:
-        typer.echo(f"{name}: {found.infinite_ratios} steps with an infinite ratio left out", err=True)
+        echo(f"{name}: {found.infinite_ratios} steps with an infinite ratio left out", err=True)
     return rows
 
 

@@ -14,6 +14,7 @@ from sentinel.cli.correlate import correlation_table
 from sentinel.cli.shared import Json, print_json, table
 from sentinel.demo.configuration import WITH_LAYERNORMS, WITHOUT_LAYERNORMS
 from sentinel.demo.story import Report, tell
+from sentinel.vocabulary.texts import neutral
 
 _OUT = Path("demo-output")
 
@@ -36,13 +37,13 @@ def demo(
 
     console = Console(stderr=as_json, highlight=False, width=None if sys.stdout.isatty() else 120)
     recipe = WITH_LAYERNORMS if layernorms else WITHOUT_LAYERNORMS
-    report = tell(seed, output, lambda line: console.print(line, markup=False), recipe)
+    report = tell(seed, output, lambda line: console.print(neutral(line), markup=False), recipe)
     how = "recovered" if report.recovered else ("not recovered" if report.diverged else "did not diverge")
     title = f"A GPT that diverges, and what sentinel did about it  ·  seed {report.seed}  ·  {how}"
     draw_attempts(report.past, report.attempts, title=title, path=report.plot)
     console.print(_attempts(report))
     console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
-    console.print(summary(report), markup=False)
+    console.print(neutral(summary(report)), markup=False)
     console.print(f"Commands for this run: sentinel status|incidents|undo --run {output / 'demo.toml'}", markup=False)
     if why and report.diverged:
         _bisect(output / "demo.toml", report.past.incidents[0].id, console)
@@ -58,7 +59,7 @@ def _bisect(configuration: Path, incident: str, console: Console) -> None:
 
     found = bisect_of(load_config(configuration), incident).run(poll_interval_s=0.4)
     for line in lines_of(found):
-        console.print(line, markup=False)
+        console.print(neutral(line), markup=False)
 
 
 def _attempts(report: Report) -> Table:

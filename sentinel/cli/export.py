@@ -10,7 +10,7 @@ import typer
 
 from sentinel.adapters.export import SUFFIXES, write_table
 from sentinel.adapters.export import Columns as TableColumns
-from sentinel.cli.shared import RUNS, Columns, ConfigDir, Run, parsed_columns
+from sentinel.cli.shared import RUNS, Columns, ConfigDir, Run, echo, parsed_columns
 from sentinel.daemon.run_files import find_config
 from sentinel.daemon.sources import source_named, source_of_run
 from sentinel.judge.readings import CARRIED, COLUMNS, ends_of_descent
@@ -47,7 +47,7 @@ def export(
     ends = chain(ends_of_descent(first_steps) if descent else [], repeat(None))
     kept = (r if end is None else r.until(end) for r, end in zip(filter(len, source), ends, strict=False))
     written = write_table(output, table.schema, kept)
-    typer.echo(f"wrote {written} samples of {source.path} ({source.format}) to {output}")
+    echo(f"wrote {written} samples of {source.path} ({source.format}) to {output}")
     if source.unreadable:
-        typer.echo(f"{source.unreadable} lines can't be read; `sentinel replay` shows the first of them", err=True)
+        echo(f"{source.unreadable} lines can't be read; `sentinel replay` shows the first of them", err=True)
     return 0

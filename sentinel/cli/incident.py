@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Json, Run, fields_of, local_time, print_json
+from sentinel.cli.explain import write_bundle
+from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Json, Run, echo, fields_of, local_time, print_json
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import fold
@@ -15,17 +17,34 @@ from sentinel.plan.sentences import story
 from sentinel.vocabulary.errors import ConfigError
 
 
-def incident(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
-    events = incident_log_of(find_config(run, config_dir)).read()
+def incident(
+    name: IncidentName,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", help="Write all that `sentinel explain` needs of it to one file, without secrets."),
+    ] = None,
+    run: Run = None,
+    config_dir: ConfigDir = RUNS,
+    as_json: Json = False,
+) -> int:
+    config = find_config(run, config_dir)
+    events = incident_log_of(config).read()
     found = incident_named(events, name)
+    if bundle is not None:
+        turns = write_bundle(bundle, name, config, events)
+        if as_json:
+            print_json({"bundle": str(bundle), "incident": name, "turns": turns})
+        else:
+            echo(f"{bundle}: {name} with {turns} kept turns; `sentinel explain {bundle}` reads it on any machine")
+        return 0
     lines = story(events, found.id)
     if as_json:
         rows = [{"time_unix_s": line.time_unix_s, "sentence": line.sentence} for line in lines]
         print_json(incident_json(found) | {"story": rows})
         return 0
-    typer.echo(f"{found.id}: {found.outcome or found.status}")
+    echo(f"{found.id}: {found.outcome or found.status}")
     for line in lines:
-        typer.echo(f"  {local_time(line.time_unix_s)}  {line.sentence}")
+        echo(f"  {local_time(line.time_unix_s)}  {line.sentence}")
     return 0
 
 
@@ -45,15 +64,6 @@ def incident_json(incident: Incident) -> dict[str, Any]:
         **fields_of(incident, "ignored", "led_by", "note"),
         "waits": [fields_of(w, "rung", "hypothesis", "from_step", "until_step", "failed") for w in incident.waits],
         "skips": [fields_of(s, "rung", "hypothesis", "reason") for s in incident.skips],
-        "races": [
-            {
-                "rungs": [{"probe": e.id, "rung": e.rung} for e in race.entrants],
-                "until_step": race.until_step,
-                "over": race.over,
-                "winner": None if race.winner is None else race.winner.probe,
-            }
-            for race in incident.races
-        ],
         "bisect": None if incident.bisect is None else fields_of(incident.bisect, "over", "gpu_hours"),
         "rollbacks": [
             {

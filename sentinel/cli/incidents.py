@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sentinel.cli.incident import incident_json
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, local_time, print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, local_time, print_json
 from sentinel.config import Config
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.plan.incident import Incident, Proof
@@ -32,10 +32,10 @@ def incidents(
         print_json([incident_json(i) for i in found])
         return 0
     if not found:
-        typer.echo(f"{config.run.name} has had no incident")
+        echo(f"{config.run.name} has had no incident")
     for incident in found:
         for line in _lines(incident):
-            typer.echo(line)
+            echo(line)
     return 0
 
 
@@ -52,9 +52,6 @@ def _lines(incident: Incident) -> Iterator[str]:
     for skip in incident.skips:
         yield f"  {skip.rung}: skipped, it can't be carried out: {skip.reason}"
         yield f"    hypothesis: {skip.hypothesis}"
-    for race in incident.races:
-        rungs = ", ".join(repr(entrant.rung) for entrant in race.entrants)
-        yield f"  race of {rungs} to step {race.until_step}{f': {race.over}' if race.over else ', which goes on'}"
     if incident.bisect is not None:
         yield f"  bisect: {incident.bisect.over or 'goes on'}"
     for rollback in incident.rollbacks:
@@ -77,11 +74,11 @@ def _shadows(config: Config, *, as_json: bool) -> int:
         return 0
     opened = {event["incident"]: event for event in events if event["event"] == "opened"}
     acted = sum(event.get("refusal") is None for event in shadows)
-    typer.echo(f"{config.run.name}: sentinel would have acted {acted} time{'s' * (acted != 1)}")
+    echo(f"{config.run.name}: sentinel would have acted {acted} time{'s' * (acted != 1)}")
     for event in shadows:
         reason = opened[event["incident"]]["reason"]
-        typer.echo(f"  {local_time(float(event['time_unix_s']))}  {event['incident']}: {reason}")
-        typer.echo(f"    {sentence(event)}")
+        echo(f"  {local_time(float(event['time_unix_s']))}  {event['incident']}: {reason}")
+        echo(f"    {sentence(event)}")
         if event.get("lost_steps") is not None:
-            typer.echo(f"    it would have lost {event['lost_steps']} steps; hypothesis: {event['hypothesis']}")
+            echo(f"    it would have lost {event['lost_steps']} steps; hypothesis: {event['hypothesis']}")
     return 0

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from sentinel.cli.shared import RUNS, ConfigDir
+from sentinel.adapters.event_files.runs_folder import runs_below
+from sentinel.cli.shared import RUNS, ConfigDir, echo
 from sentinel.config import template
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name
@@ -44,11 +45,13 @@ def init(
     if metrics_address is None and launcher == "slurm":
         metrics_address = _ONLY_HERE
         if sys.stdin.isatty():
-            typer.echo(_QUESTION)
+            echo(_QUESTION)
             metrics_address = str(typer.prompt("address", default=_ONLY_HERE))
+    event_files = runs_below(Path(checkpoints))
     text = template(
         name,
         checkpoints=_from(config_dir, checkpoints),
+        tensorboard=_from(config_dir, str(event_files)) if event_files is not None else None,
         state_dir=_from(config_dir, os.environ.get("SENTINEL_STATE_DIR") or f".sentinel/{name}"),
         command=tuple(command or ()),
         launcher=launcher,
@@ -56,10 +59,12 @@ def init(
     )
     config_dir.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    typer.echo(f"wrote {path}; mode is observe until you change [policy] mode")
+    echo(f"wrote {path}; mode is observe until you change [policy] mode")
+    if event_files is not None:
+        echo(f"event files found in {event_files}: [run] tensorboard is set to that folder")
     if metrics_address is not None:
         options = f"run={json.dumps(name)}, address={json.dumps(metrics_address)}"
-        typer.echo(f"in the trainer: attach(engine, {options}), or StabilityCallback(trainer, {options})")
+        echo(f"in the trainer: attach(engine, {options}), or StabilityCallback(trainer, {options})")
     return 0
 
 

@@ -13,7 +13,7 @@ import typer
 
 from sentinel import bounded
 from sentinel.adapters.slurm.trainer_files import files_named_in
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, print_json
 from sentinel.config import Config
 from sentinel.daemon.run_files import find_config
 from sentinel.jobscript.facts import Facts, declared_size
@@ -129,14 +129,14 @@ def _document(path: str, read: Read, findings: Sequence[Finding]) -> dict[str, A
 
 def _show(path: str, read: Read, findings: Sequence[Finding]) -> None:
     if read.format == "not understood":
-        typer.echo(f"{path}: not understood: {read.unread[0].why}")
+        echo(f"{path}: not understood: {read.unread[0].why}")
         return
     severities = Counter(finding.severity for finding in findings)
     counts = [f"{n} {s}{'s' * (n != 1)}" for s in ("error", "warning", "note") if (n := severities[s])]
-    typer.echo(f"{path} ({read.format}): {', '.join(counts) or 'no finding'}; {len(_known(read.facts))} facts known")
+    echo(f"{path} ({read.format}): {', '.join(counts) or 'no finding'}; {len(_known(read.facts))} facts known")
     for finding in findings:
-        typer.echo(f"  {finding.severity}: {finding.sentence}")
-        typer.echo(f"    {finding.what}: {finding.source}")
+        echo(f"  {finding.severity}: {finding.sentence}")
+        echo(f"    {finding.what}: {finding.source}")
     for unread in read.unread:
         where = "" if unread.line is None else f" (line {unread.line})"
-        typer.echo(f"  not known: {unread.what}{where}: {unread.why}")
+        echo(f"  not known: {unread.what}{where}: {unread.why}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sentinel.adapters.checkpoints import write_manifest
-from sentinel.cli.shared import RUNS, ConfigDir, Run, reading_bar
+from sentinel.cli.shared import RUNS, ConfigDir, Run, echo, reading_bar
 from sentinel.daemon.run_files import find_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.vocabulary.errors import ConfigError
@@ -26,5 +26,5 @@ def manifest(
     near.state_dir.mkdir(parents=True, exist_ok=True)
     with reading_bar(chosen) as progress:
         path = write_manifest(near.checkpoints.folder, chosen, near.state_dir, progress=progress)
-    typer.echo(f"wrote {path}")
+    echo(f"wrote {path}")
     return 0

@@ -9,7 +9,7 @@ import typer
 
 from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Outbox
-from sentinel.cli.shared import RUNS, ConfigDir, Run, local_time
+from sentinel.cli.shared import RUNS, ConfigDir, Run, echo, local_time
 from sentinel.config import Config
 from sentinel.daemon.run_files import clock, find_config, state_dir_of
 from sentinel.plan.page import trial_page
@@ -36,9 +36,9 @@ def _send_test(config: Config) -> int:
             Channel(settings, os.environ).send(trial)
         except (PagerError, ConfigError) as error:
             failed += 1
-            typer.echo(f"{settings.name}: did not arrive: {error}")
+            echo(f"{settings.name}: did not arrive: {error}")
         else:
-            typer.echo(f"{settings.name}: arrived")
+            echo(f"{settings.name}: arrived")
     return 3 if failed else 0
 
 
@@ -48,7 +48,7 @@ def _list(config: Config) -> int:
         outbox = Outbox(state_dir_of(config) / "pages" / settings.name)
         pages, given_up = outbox.waiting(), outbox.given_up()
         found += len(pages) + given_up
-        typer.echo(f"{settings.name}: {len(pages)} wait, {given_up} were given up")
+        echo(f"{settings.name}: {len(pages)} wait, {given_up} were given up")
         for one in pages:
-            typer.echo(f"  {local_time(one.time_unix_s)}  {one.title}")
+            echo(f"  {local_time(one.time_unix_s)}  {one.title}")
     return 1 if found else 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from sentinel import bounded
-from sentinel.cli.shared import RUNS, ConfigDir, Run, this_person
+from sentinel.adapters.state_files import PAUSED, holds
+from sentinel.cli.shared import RUNS, ConfigDir, Run, echo, this_person
 from sentinel.daemon.run_files import find_config, state_dir_of
 from sentinel.durable import write_atomically
 
@@ -22,19 +24,20 @@ def pause(
     state_dir = state_dir_of(config)
     state_dir.mkdir(parents=True, exist_ok=True)
     when = datetime.now().astimezone().isoformat(timespec="seconds")
-    write_atomically(state_dir / "PAUSED", f"{this_person()}, {when}: {reason or 'no reason given'}\n")
-    typer.echo(f"{config.run.name} is paused: sentinel watches and pages, and does not act until `sentinel resume`")
+    write_atomically(state_dir / PAUSED, f"{this_person()}, {when}: {reason or 'no reason given'}\n")
+    echo(f"{config.run.name} is paused: sentinel watches and pages, and does not act until `sentinel resume`")
     return 0
 
 
 def resume(run: Run = None, config_dir: ConfigDir = RUNS) -> int:
     config = find_config(run, config_dir)
-    path = state_dir_of(config) / "PAUSED"
-    try:
-        note = bounded.read_text(path).strip()
-        path.unlink()
-    except FileNotFoundError:
-        typer.echo(f"{config.run.name} was not paused")
+    state_dir = state_dir_of(config)
+    if not holds(state_dir, PAUSED):
+        echo(f"{config.run.name} was not paused")
         return 1
-    typer.echo(f"{config.run.name} is resumed; it was paused by {note or 'an unknown person'}")
+    note = ""
+    with contextlib.suppress(OSError):  # a link that leads nowhere pauses too
+        note = bounded.read_text(state_dir / PAUSED).strip()
+    (state_dir / PAUSED).unlink(missing_ok=True)
+    echo(f"{config.run.name} is resumed; it was paused by {note or 'an unknown person'}")
     return 0

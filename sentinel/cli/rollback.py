@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from sentinel.act.following import anchor_at
-from sentinel.act.perform import carry_out
+from sentinel.act.look import Look
+from sentinel.act.perform import carry_out, wait_until_quiet
 from sentinel.act.undo import settle
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, Yes, advise, confirmed, print_json, reading_bar, to_stderr
+from sentinel.cli.shared import (
+    RUNS,
+    ConfigDir,
+    Json,
+    Run,
+    Yes,
+    advise,
+    confirmed,
+    echo,
+    looking_line,
+    print_json,
+    reading_bar,
+    to_stderr,
+)
 from sentinel.config import Config
 from sentinel.daemon.paging import delivering
 from sentinel.daemon.run_files import clock, find_config
@@ -22,11 +37,9 @@ from sentinel.plan.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.incident import Rollback, incident_id
 from sentinel.plan.incident_events import closed, decided, opened
 from sentinel.plan.liveness import life_of
-from sentinel.plan.look import Look
-from sentinel.plan.observation import Life, RunState
+from sentinel.plan.observation import Checkpoint, Life, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan
-from sentinel.plan.waiting import WaitingPrice, price_of_waiting
 from sentinel.reports.rungs import known_failures
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 
@@ -52,7 +65,8 @@ def rollback(
     """`sentinel undo` reverts it. Exit 1: refused."""
     config = find_config(run, config_dir)
     wanted = Wanted(to=to, rung=rung, seed=seed, start=start, force=force)
-    parts, lock = assemble_to_act(config, to_stderr)
+    with looking_line() as progress:
+        parts, lock = assemble_to_act(config, to_stderr, progress)
     look, plan = _planned(parts, config, wanted)
     for half in look.run.unfinished:
         to_stderr(f"{half.id} is half done: its completed actions are reverted first")
@@ -62,11 +76,10 @@ def rollback(
             diff = parts.near.launcher.preview(parts.observer.started, plan.decision.overrides)
         except (ScriptRefused, ConfigError) as error:
             plan = Plan(refusal=str(error))
-    waiting = _waiting(look, plan, config.policy)
     if as_json:
-        print_json(_document(plan, look.run, waiting))
+        print_json(_document(plan, look.run))
     else:
-        _show(plan, look.run, diff, waiting)
+        _show(plan, look.run, diff)
         _show_evidence(plan, config.policy)
     if plan.refusal is not None or plan.decision is None:
         return 1
@@ -75,11 +88,13 @@ def rollback(
     if not yes and not confirmed("Do this?"):
         return 1
     with lock, delivering(parts.paging):
-        look = parts.observer.look(clock())  # the run may have changed since the plan was shown
+        wait = partial(wait_until_quiet, parts.observer, None, to_stderr)
+        wait()
+        look = parts.observer.look(clock(), fresh=True)  # the run may have changed since the plan was shown
         if look.run.unfinished:
-            settle(look.run.unfinished, parts.near, parts.observer, parts.ledger)
+            settle(look.run.unfinished, parts.near, parts.observer, parts.ledger, wait)
             parts.observer.forget(tuple(c.tag for c in look.run.checkpoints))
-        look, plan = _planned(parts, config, wanted)
+        look, plan = _planned(parts, config, wanted, fresh=True)
         if plan.refusal is not None or plan.decision is None:
             to_stderr(f"refused: {plan.refusal}")
             advise(plan.refusal)
@@ -87,15 +102,18 @@ def rollback(
         return _carry_out(parts, look, plan.decision, config.policy)
 
 
-def _planned(parts: Parts, config: Config, wanted: Wanted) -> tuple[Look, Plan]:
+def _planned(parts: Parts, config: Config, wanted: Wanted, *, fresh: bool = False) -> tuple[Look, Plan]:
     """The run as it is now, and the plan for it. Verifies the target, in a dry run too: reading changes nothing."""
-    look = parts.observer.look(clock(), room=True)
+    with looking_line() as parts.near.checkpoints.progress:
+        look = parts.observer.look(clock(), fresh=fresh)
     target = look.run.checkpoint(wanted.to)
     if target is not None and target.complete and target.verified is None and not target.only_pinned:
         with reading_bar(target.tag) as progress:
             parts.observer.verified(parts.near.checkpoints.verify(target.tag, progress=progress))
-        look = parts.observer.look(clock(), room=True)
-    return look, plan_by_hand(wanted, look.verdict, _with_onset(look, config.policy.margin_steps), config.policy)
+    with looking_line() as parts.near.checkpoints.progress:
+        look = parts.observer.look(clock(), room=True, fresh=fresh)
+    run = _with_onset(look, config.policy.margin_steps)
+    return look, plan_by_hand(wanted, look.verdict, run if fresh else replace(run, quiet_s=0.0), config.policy)
 
 
 def _with_onset(look: Look, margin_steps: int) -> RunState:
@@ -103,7 +121,7 @@ def _with_onset(look: Look, margin_steps: int) -> RunState:
     attempt, onset = look.history.latest, look.verdict.onset_range
     if attempt is None or onset is None:
         return look.run
-    samples = [s for s in look.history.lineage(attempt) if onset[1] <= s.global_step <= onset[1] + margin_steps]
+    samples = [s for s in look.history.lineage(attempt, onset[1] - 1) if s.global_step <= onset[1] + margin_steps]
     return replace(look.run, positions={**look.run.positions, **{s.global_step: anchor_at(s) for s in samples}})
 
 
@@ -125,28 +143,21 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
     return 0
 
 
-def _waiting(look: Look, plan: Plan, policy: Policy) -> WaitingPrice | None:
-    """The price of waiting for the open spike, against this rollback; None without one."""
-    if plan.decision is None:
-        return None
-    return price_of_waiting(look.series, look.run, policy, target_step=plan.decision.target_step)
-
-
-def _show(plan: Plan, run: RunState, script_diff: str | None, waiting: WaitingPrice | None) -> None:
+def _show(plan: Plan, run: RunState, script_diff: str | None) -> None:
     if plan.refusal is not None or plan.decision is None:
-        typer.echo(f"refused: {plan.refusal}")
+        echo(f"refused: {plan.refusal}")
         advise(plan.refusal)
         return
-    typer.echo(f"{incident_id(run.next_incident)}: {plan.reason}")
+    echo(f"{incident_id(run.next_incident)}: {plan.reason}")
     actions = [action for action in plan.actions if not isinstance(action, VerifyCheckpoint)]
     for number, action in enumerate(actions, 1):
-        typer.echo(f"  {number}. {describe(action)}")
+        echo(f"  {number}. {describe(action)}")
+    if (target := _target(plan.decision, run)) is not None and target.verification is not None:
+        echo(f"  {target.tag} is verified: {target.verification.sentence}")
     for line in _priced(plan.decision, run):
-        typer.echo(f"  {line}")
-    if waiting is not None:
-        typer.echo(f"  {waiting.reason}")
+        echo(f"  {line}")
     if script_diff is not None:
-        typer.echo(script_diff)
+        echo(script_diff)
 
 
 def _show_evidence(plan: Plan, policy: Policy) -> None:
@@ -154,23 +165,32 @@ def _show_evidence(plan: Plan, policy: Policy) -> None:
     name = None if plan.decision is None else plan.decision.rung
     for rung in (rung for rung in policy.ladder if rung.name == name):
         for sentence in known_failures(rung):
-            typer.echo(f"  {sentence}")
+            echo(f"  {sentence}")
 
 
-def _document(plan: Plan, run: RunState, waiting: WaitingPrice | None) -> dict[str, Any]:
+def _document(plan: Plan, run: RunState) -> dict[str, Any]:
     decision = plan.decision
     facts: dict[str, Any] = {"target": None}
     if decision is not None:
+        target = _target(decision, run)
+        verification = None if target is None or target.verification is None else asdict(target.verification)
         facts = {
-            "target": {"tag": decision.target_tag, "global_step": decision.target_step},
+            "target": {
+                "tag": decision.target_tag,
+                "global_step": decision.target_step,
+                "verification": verification,
+            },
             "changes": decision.changes,
             "price": price(decision, run).to_json(),
-            "waiting": None if waiting is None else waiting.to_json(),
             "coming_saves": [coming.to_json() for coming in coming_saves(decision, run)],
             "unconfirmed": unconfirmed(decision, run),
         }
     actions = [to_json(action) for action in plan.actions]
     return {"incident": incident_id(run.next_incident), **facts, "actions": actions, "refusal": plan.refusal}
+
+
+def _target(decision: Rollback, run: RunState) -> Checkpoint | None:
+    return None if decision.target_tag is None else run.checkpoint(decision.target_tag)
 
 
 def _priced(decision: Rollback, run: RunState) -> Iterator[str]:

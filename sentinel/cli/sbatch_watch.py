@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sentinel.adapters.slurm import SlurmClient
-from sentinel.cli.shared import RUNS, ConfigDir, Observe, Run
+from sentinel.cli.shared import RUNS, ConfigDir, Observe, Run, echo
 from sentinel.daemon.run_files import config_path, find_config, state_dir_of
 from sentinel.durable import write_atomically
 
@@ -34,6 +34,12 @@ def sbatch_watch(
     run: Run = None,
     config_dir: ConfigDir = RUNS,
     observe: Observe = False,
+    cpus: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Cores of the job. A watch needs a part of one; verifying a checkpoint uses them all."
+        ),
+    ] = 4,
     sbatch: Annotated[list[str] | None, typer.Option(help="A further option of sbatch; may be repeated.")] = None,
 ) -> int:
     """Writes the script into the state folder."""
@@ -48,6 +54,7 @@ def sbatch_watch(
         f"--job-name=sentinel-{config.run.name}",
         "--dependency=singleton",
         "--ntasks=1",
+        f"--cpus-per-task={cpus}",
         "--requeue",
         "--open-mode=append",
         "--signal=B:USR1@120",
@@ -58,5 +65,5 @@ def sbatch_watch(
     client = SlurmClient(user=config.launcher.user, timeout_s=config.launcher.slurm_timeout_s)
     client.test(options, script, ())
     job = client.submit(options, script, (), {})
-    typer.echo(f"submitted job {job}: it watches {config.run.name}; log: {state_dir / 'watch.log'}")
+    echo(f"submitted job {job}: it watches {config.run.name}; log: {state_dir / 'watch.log'}")
     return 0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ import typer
 from sentinel.reports.refusals import what_to_do
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.texts import neutral
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,8 +58,13 @@ def fields_of(thing: object, *names: str) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names}
 
 
+def echo(text: str, *, err: bool = False) -> None:
+    """Prints for a person, on stdout or stderr; the only way to print: texts of others do not steer the terminal."""
+    typer.echo(neutral(text), err=err)
+
+
 def print_json(document: Any) -> None:
-    typer.echo(dump_json(document))
+    echo(dump_json(document))
 
 
 def print_outcomes(outcomes: list[tuple[str, str, str]], *, as_json: bool) -> None:
@@ -66,25 +73,26 @@ def print_outcomes(outcomes: list[tuple[str, str, str]], *, as_json: bool) -> No
         print_json([{"kind": kind, "name": name, "outcome": outcome} for kind, name, outcome in outcomes])
         return
     for kind, name, outcome in outcomes:
-        typer.echo(f"{kind} {name}: {outcome}")
+        echo(f"{kind} {name}: {outcome}")
 
 
 def table(
     title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str] = (), caption: str = ""
 ) -> Table:
     """A table for a terminal; columns are aligned to the right, but those in `left`."""
+    from rich.markup import escape
     from rich.table import Table
 
-    made = Table(title=title, caption=caption or None)
+    made = Table(title=neutral(title), caption=neutral(caption) or None)
     for head in heads:
         made.add_column(head, justify="left" if head in left else "right", overflow="fold")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(escape(neutral(cell)) for cell in row))  # no cell is markup
     return made
 
 
 def to_stderr(line: str) -> None:
-    typer.echo(line, err=True)
+    echo(line, err=True)
 
 
 def advise(refusal: str | None) -> None:
@@ -110,8 +118,8 @@ def confirmed(question: str, *, typed: str | None = None) -> bool:
         to_stderr("stdin is not a terminal; pass --yes to confirm")
         return False
     if typed is None:
-        return typer.confirm(question)
-    return str(typer.prompt(question, default="", show_default=False)).strip() == typed
+        return typer.confirm(neutral(question))
+    return str(typer.prompt(neutral(question), default="", show_default=False)).strip() == typed
 
 
 def check_picture(path: Path | None) -> None:
@@ -130,3 +138,30 @@ def reading_bar(tag: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"reading {tag}", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+_FIRST_S, _TTY_S, _LINE_S = 1.0, 0.2, 10.0  # before the first line of progress, and between two
+
+
+@contextmanager
+def looking_line() -> Iterator[Callable[[float], None]]:
+    """A line on stderr while the checkpoints are looked at, where that takes long; yields a function of the share that
+    is done. On a terminal one line that is written over, else a line every ten seconds."""
+    terminal, began_s = sys.stderr.isatty(), monotonic()
+    next_s, shown = began_s + _FIRST_S, False
+
+    def progress(share: float) -> None:
+        nonlocal next_s, shown
+        if monotonic() < next_s or share >= 1.0:
+            return
+        next_s, shown = monotonic() + (_TTY_S if terminal else _LINE_S), True
+        line = f"looking at the checkpoints: {share:.0%}"
+        sys.stderr.write(f"\r{line}" if terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    try:
+        yield progress
+    finally:
+        if shown and terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

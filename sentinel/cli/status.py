@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import typer
-
+from sentinel.act.kept_ancestor import KeptAncestor
+from sentinel.act.look import Look
 from sentinel.act.starts import Starts
 from sentinel.cli.incident import incident_json
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, fields_of, print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, fields_of, looking_line, print_json
 from sentinel.config import Config
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
 from sentinel.plan.certificate import taken_back
 from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.liveness import Known, life_of
-from sentinel.plan.look import Look
 from sentinel.plan.restart import newest_audit
 from sentinel.plan.rollback import KILL_FILE, PAUSED
-from sentinel.plan.waiting import price_of_waiting
 
 _LAST_EVENTS = 5  # `replay` prints all events
 
@@ -31,8 +28,10 @@ def status(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False)
 def show(config: Config, *, as_json: bool) -> int:
     """Prints the run's status; 1 where it has diverged, stalled or is down."""
     near = neighbours_of(config)
-    look = observer_of(config, near).look(clock())
-    look = replace(look, start=Starts().audit(look))
+    with looking_line() as near.checkpoints.progress:
+        look = observer_of(config, near).look(clock())
+    kept = KeptAncestor(near.state_dir, near.source, config.run.name)
+    look = look.known(start=Starts(kept).audit(look))
     job = life_of(look.run)
     document = _document(config, look, job, unreadable_lines=near.source.unreadable)
     if as_json:
@@ -43,8 +42,7 @@ def show(config: Config, *, as_json: bool) -> int:
 
 
 def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:
-    waiting = price_of_waiting(look.series, look.run, config.policy)
-    start = look.start or newest_audit(look)
+    start = look.facts.start or newest_audit(look.facts)
     last, verdict, policy = look.series.last, look.verdict, config.policy
     rollbacks = [rollback for incident in look.run.incidents for rollback in incident.rollbacks]
     return {
@@ -61,7 +59,6 @@ def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) 
         "early_warning": None if (w := look.series.warning) is None else fields_of(w, "since_step", "step", "reason"),
         "onset_range": verdict.onset_range,
         "led_by": verdict.led_by,
-        "waiting": None if waiting is None else waiting.to_json(),
         "events": [
             {"kind": str(e.kind), "onset_step": e.onset_step, "end_step": e.end_step, "reason": e.reason}
             for e in look.series.events[-_LAST_EVENTS:]
@@ -81,30 +78,26 @@ def _print(document: dict[str, Any], look: Look) -> None:
     last, job = look.series.last, document["job"]
     at = f" at step {last.global_step}, loss {last.loss:.4f}" if last else ""
     attempt = document["attempt"] or "none yet"
-    typer.echo(f"{document['run']}: {document['verdict']}{at} (attempt {attempt}, mode {document['mode']})")
-    typer.echo(f"  {document['reason']}")
-    if (waiting := document["waiting"]) is not None and waiting["reason"] not in document["reason"]:
-        typer.echo(f"  waiting: {waiting['reason']}")
+    echo(f"{document['run']}: {document['verdict']}{at} (attempt {attempt}, mode {document['mode']})")
+    echo(f"  {document['reason']}")
     if (start := document["start"]) is not None:
-        typer.echo(f"  start: {start['verdict']}: {start['reason']}")
+        echo(f"  start: {start['verdict']}: {start['reason']}")
     if (warning := document["early_warning"]) is not None:
-        typer.echo(f"  early warning: {warning['reason']}")
+        echo(f"  early warning: {warning['reason']}")
     if job["state"] != "unknown":
-        typer.echo(f"  job {job['state']}: {job['reason']}")
+        echo(f"  job {job['state']}: {job['reason']}")
     elif job["reason"] != document["reason"]:
-        typer.echo(f"  {job['reason']}")
+        echo(f"  {job['reason']}")
     if look.run.open_incident:
-        racing = look.run.open_incident.race
-        standing = "its cause is looked for by bisect" if look.run.open_incident.bisecting else ""
-        standing = f"{len(racing.entrants)} rungs race to step {racing.until_step}" if racing is not None else standing
-        typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}{standing and f': {standing}'}")
+        standing = ": its cause is looked for by bisect" if look.run.open_incident.bisecting else ""
+        echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}{standing}")
     if look.run.paused:
-        typer.echo(f"  {PAUSED}, until `sentinel resume`")
+        echo(f"  {PAUSED}, until `sentinel resume`")
     if look.run.kill_file:
-        typer.echo(f"  {KILL_FILE}")
+        echo(f"  {KILL_FILE}")
     for incident in taken_back(look.history, look.run.incidents):
         goes_on = f"a restart resumes from {look.run.latest_tag or 'scratch'}"
-        typer.echo(f"  {incident.id} was undone: attempt {attempt} belongs to what was taken back; {goes_on}")
+        echo(f"  {incident.id} was undone: attempt {attempt} belongs to what was taken back; {goes_on}")
     if look.run.disagreement is not None:
-        typer.echo(f"  checkpoints: {look.run.disagreement}; a rollback or a restart rewrites the trackers")
-    typer.echo(f"  rollbacks left: {document['budget']['rollbacks_left']}")
+        echo(f"  checkpoints: {look.run.disagreement}; a rollback or a restart rewrites the trackers")
+    echo(f"  rollbacks left: {document['budget']['rollbacks_left']}")

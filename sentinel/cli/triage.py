@@ -13,12 +13,11 @@ import typer
 from sentinel import bounded
 from sentinel.adapters.slurm.submissions import Submissions
 from sentinel.cli.incident import incident_named
-from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
+from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts, echo
 from sentinel.config import Config
 from sentinel.daemon.run_files import bisect_folder, clock, find_config, incident_log_of, state_dir_of
-from sentinel.daemon.sources import branches_of, source_at, source_of_run
+from sentinel.daemon.sources import source_at, source_of_run
 from sentinel.judge.reference import smoothed
-from sentinel.plan.incident_events import fold
 from sentinel.reports.bisect import reports_in
 from sentinel.reports.past import PageSettings, read_past
 from sentinel.reports.triage.document import document, page
@@ -39,7 +38,7 @@ def triage(
     made = documents(config, run, config_dir, texts)(incident)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page(made), encoding="utf-8")
-    typer.echo(f"wrote {output}")
+    echo(f"wrote {output}")
     return 0
 
 
@@ -62,11 +61,10 @@ def documents(
             references=tuple(smoothed(str(path), source_at(path, {})) for path in config.run.reference),
             texts=None if texts is None else texts_in(texts),
             scripts={label: diff for label, diff in diffs.items() if diff},
-            policy=config.policy,
             bisects=reports_in(bisect_folder(config)),
             run_option=run_option,
         )
-        past = read_past(source_of_run(config), events, branches_of(config, fold(events)))
+        past = read_past(source_of_run(config), events)
         return document(past, settings, now_unix_s=clock(), incident=incident)
 
     return made

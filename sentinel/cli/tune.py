@@ -30,6 +30,7 @@ from sentinel.tune.tuner import Tuner
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.texts import neutral
 from sentinel.vocabulary.training_settings import settings_of
 
 
@@ -57,14 +58,16 @@ def tune(
     console = Console(stderr=True, highlight=False, width=120)
     folder = (output or state_dir_of(config) / f"tune-{what}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the probes are stopped
-    report = search(config, folder, what, parallel=parallel, say=lambda line: console.print(line, markup=False))
+    report = search(
+        config, folder, what, parallel=parallel, say=lambda line: console.print(neutral(line), markup=False)
+    )
     draw(report)
     if as_json:
         print_json(report.to_json())
     else:
         console = Console(highlight=False, width=120)
         console.print(table_of(report))
-        console.print(summary_of(report), markup=False)
+        console.print(neutral(summary_of(report)), markup=False)
     return 0 if report.chosen else 1
 
 
@@ -78,7 +81,8 @@ def search(
     _refuse_unpaced(config, read, str(launcher.script or "the job script") if text else "[launcher] command", what)
     task = task_of(config.tune, read.facts, what)
     own = (f"--validate-every={task.validate_every}",) if read.program == OWN_TRAINER else ()
-    settings = Bisect(options=(*own, *config.tune.options))
+    given, options = config.bisect, (*own, *config.tune.options)
+    settings = Bisect(options=options, inputs=given.inputs, writable=given.writable)
 
     def probe_of(pacing: Pacing) -> Probe:
         overrides = task.overrides_in_script(pacing, baseline_of_script(text)) if in_script else None

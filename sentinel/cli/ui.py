@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from sentinel.adapters.exposition.server import Certificate, is_loopback
+from sentinel.adapters.exposition.server import SHORTEST_TOKEN, Certificate, is_loopback
 from sentinel.adapters.paging.secret import Secret
-from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
+from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts, echo
 from sentinel.cli.triage import documents
 from sentinel.daemon.run_files import find_config, state_dir_of
 from sentinel.daemon.sources import source_of
@@ -38,9 +38,9 @@ def ui(
     config = find_config(run, config_dir)
     tls, token = certificate_of(certificate, key), None
     if token_file is not None:
-        token = Secret(what="token", env=None, file=token_file, environ={}).read().strip()
-        if len(token) < 16:
-            raise ConfigError(f"the token in {token_file} is shorter than 16 characters")
+        token = Secret(what="token", env=None, file=token_file, environ={}).read()
+        if len(token) < SHORTEST_TOKEN:
+            raise ConfigError(f"the token in {token_file} is shorter than {SHORTEST_TOKEN} characters")
     elif not is_loopback(host):
         token = secrets.token_urlsafe(24)
     state_dir = state_dir_of(config)
@@ -53,7 +53,7 @@ def ui(
     server.follow(min(config.watch.poll_interval_s, 2.0))
     address, scheme = server.server_address, "http" if tls is None else "https"
     query = f"?token={token}" if token is not None and token_file is None else ""
-    typer.echo(f"{scheme}://{address[0]!s}:{address[1]}/{query}")
+    echo(f"{scheme}://{address[0]!s}:{address[1]}/{query}")
     try:
         server.serve_forever()
     except KeyboardInterrupt:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from sentinel.act.perform import wait_until_quiet
 from sentinel.act.undo import quarantine_of, take_back, undo_incident, undoable
-from sentinel.cli.shared import RUNS, ConfigDir, Run, Yes, confirmed, to_stderr
+from sentinel.cli.shared import RUNS, ConfigDir, Run, Yes, confirmed, echo, to_stderr
 from sentinel.daemon.paging import delivering
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import Parts, assemble_to_act
@@ -21,6 +23,9 @@ def undo(
     run: Run = None,
     config_dir: ConfigDir = RUNS,
     every: Annotated[bool, typer.Option("--all", help="Undo every incident that can be undone, newest first.")] = False,
+    without_missing: Annotated[
+        bool, typer.Option("--without-missing", help="Undo the rest where checkpoints that were moved aside are gone.")
+    ] = False,
     yes: Yes = False,
 ) -> int:
     """The job is stopped first, and not started again."""
@@ -35,20 +40,21 @@ def undo(
         tags = quarantine_of(one, parts.near.checkpoints)
         restored = f"; brings back {', '.join(tags)}" if tags else ""
         what = ", ".join(r.id for r in reversed(one.rollbacks)) or "its probes, which are stopped"
-        typer.echo(f"undo {one.id}: {what}{restored}")
+        echo(f"undo {one.id}: {what}{restored}")
     for line in _remaining(incidents, chosen, parts):
-        typer.echo(line)
-    typer.echo("the job is stopped first, and is not started again")
+        echo(line)
+    echo("the job is stopped first, and is not started again")
     if not yes and not confirmed("Do this?"):
         return 1
     with lock, delivering(parts.paging):
         for name in chosen:
             again = undo_incident(parts.observer.look(clock()).run.incidents, name)
-            take_back(again, parts.near, parts.observer, parts.ledger)
+            wait = partial(wait_until_quiet, parts.observer, None, to_stderr)
+            take_back(again, parts.near, parts.observer, parts.ledger, wait, without_missing=without_missing)
     incidents = parts.observer.look(clock()).run.incidents
-    typer.echo(f"{', '.join(chosen)}: undone")
+    echo(f"{', '.join(chosen)}: undone")
     for line in (*_remaining(incidents, (), parts), *_start_commands(parts)):
-        typer.echo(line)
+        echo(line)
     return 0
 
 

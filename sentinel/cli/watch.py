@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sentinel.cli.shared import FLEET_DIR, RUNS, ConfigDir, Observe
+from sentinel.vocabulary.errors import ConfigError
 
 
 def watch(
@@ -23,12 +24,24 @@ def watch(
         Path,
         typer.Option(help="With several runs: folder of the files that Prometheus and a liveness probe read."),
     ] = FLEET_DIR,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --all: at most so many worker processes; by default one per core."),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --all: watch at most so many runs; other daemons on the folder take the rest."),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level DEBUG.")] = False,
 ) -> int:
     """With several runs the exit code is the largest of theirs."""
     from sentinel.daemon import supervisor
+    from sentinel.daemon.logs import log_to_stderr
     from sentinel.daemon.run_files import Chosen
 
-    supervisor.log_to_stderr(verbose=verbose)
+    log_to_stderr(verbose=verbose)
+    if not everything and (workers is not None or most is not None):
+        raise ConfigError("--workers and --most: pass them with --all")
     chosen = Chosen(runs=tuple(run or ()), everything=everything, config_dir=config_dir)
-    return supervisor.watch(chosen, observe=observe, once=once, fleet_dir=fleet_dir)
+    options = supervisor.Options(observe=observe, once=once, verbose=verbose, workers=workers, most=most)
+    return supervisor.watch(chosen, options, fleet_dir=fleet_dir)

@@ -70,8 +70,9 @@ class Launcher:
     waits for a cancelled job to be gone before it looks again; COMPLETING can last minutes."""
 
     job_name: str | None = None
-    """slurm: jobs of this name are the run's, also before its trainer has reported its first start. Others are found
-    by the ids that the trainer reports, with the rest of their arrays and all that depend on them."""
+    """slurm: jobs of this name are the run's, also before its trainer has reported its first start, where their work
+    directory and script are the run's too (docs/SLURM.md). Others are found by the ids that the trainer reports, with
+    the rest of their arrays and their chains. Give each run a name of its own."""
 
     script: Path | None = None
     """slurm: what to submit when no job of the run was ever seen; else it is the script that Slurm holds."""
@@ -166,10 +167,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """The `[watch]` table: the loop's interval."""
+    """The `[watch]` table: the loop's interval, and what it reads while the run is well."""
 
     poll_interval_s: Annotated[float, POSITIVE] = 5.0
     """Seconds between two looks at the run."""
+
+    read_ahead_mb_per_s: Annotated[float | None, AT_LEAST_0] = None
+    """While the run is well, its newest healthy checkpoint is verified in the background, in one thread of low
+    priority, at no more than so many MB/s (10^6 bytes): a rollback then reads only what has changed. 0 is off. Default:
+    100 where the checkpoints lie on a filesystem of this machine alone (ext4, xfs, btrfs, zfs, tmpfs …), off on any
+    other (Lustre, GPFS, NFS, BeeGFS …)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +195,15 @@ class Bisect:
     """Variables of every probe, as "NAME=value". A probe always gets SENTINEL_STATE_DIR, SENTINEL_PROBE,
     SENTINEL_PROBE_CHECKPOINTS, SENTINEL_PROBE_UNTIL_STEP, and WANDB_MODE=disabled. With the same placeholders: where
     no word of the command names the checkpoints, as "SAVE={checkpoints}", by which the trainer finds them."""
+
+    inputs: tuple[Path, ...] = ()
+    """Files and folders among the run's own (below its checkpoints, state folder, TensorBoard folder, or its logs) that
+    a probe is meant to read, such as a tokenizer in the save folder. Any other path of the run in a probe's command,
+    job script or environment is refused."""
+
+    writable: tuple[Path, ...] = ()
+    """Folders that a probe may write to beside its own folder, temporary folders and caches, such as an index cache of
+    the data; never one of the run's."""
 
     fp32_options: tuple[str, ...] = ()
     """What makes the trainer compute in fp32, e.g. ["--precision=fp32"]; () does not try it."""

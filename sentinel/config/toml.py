@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from sentinel import bounded
 from sentinel.adapters.paging.settings import EXAMPLES
+from sentinel.config.removed_keys import without_removed
 from sentinel.config.tables import Config
 from sentinel.plan.ladder import Rung
 from sentinel.plan.policy import Policy
@@ -42,6 +43,9 @@ def load_config(path: Path) -> Config:
         raise ConfigError(f"{path}: no such file; `sentinel init` writes a commented one") from error
     except (OSError, ValueError, RecursionError) as error:  # ValueError also for a number with too many digits
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    data, removed = without_removed(data)
+    for sentence in removed:
+        log.warning("%s: %s", path, sentence)
     try:
         return _resolved(read(Config, _with_new_names(data, path), form=_TOML), path.resolve().parent)
     except ConfigError as error:
@@ -114,6 +118,7 @@ def template(
     name: str,
     *,
     checkpoints: str,
+    tensorboard: str | None = None,
     state_dir: str | None = None,
     command: tuple[str, ...] = (),
     launcher: str | None = None,
@@ -122,6 +127,7 @@ def template(
     """A commented configuration that loads: every key with its default, its unit and its meaning."""
     lines = ["# What sentinel knows about this run. Keys that are commented out show their defaults.", ""]
     given: dict[str, Any] = {"run.name": name, "run.checkpoints": checkpoints, "run.state_dir": state_dir}
+    given |= {"run.tensorboard": tensorboard}
     given |= {"launcher.command": command or None, "launcher.kind": launcher}
     given |= {"launcher.working_directory": working_directory}
     for section in fields(Config):

@@ -9,42 +9,34 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
 
+from sentinel.act.look import Look
+from sentinel.adapters.event_files.runs_folder import runs_below
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
+from sentinel.adapters.state_files import KILL, PAUSED, holds
 from sentinel.config import Config
+from sentinel.daemon.finding import Finding, Near, adapters_of, probes
 from sentinel.daemon.preconditions import faults_of
 from sentinel.daemon.run_files import clock, source_log_of, state_dir_of
-from sentinel.daemon.wiring import neighbours_of, observer_of
+from sentinel.daemon.wiring import observer_of
 from sentinel.durable import move, os_errors_named, write_atomically
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.ladder import Rung
 from sentinel.plan.liveness import life_of
-from sentinel.plan.look import Look
 from sentinel.plan.mitigation import not_applied, overrides_for
 from sentinel.plan.observation import Life, RunState
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.overrides import Anchor
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor: what was checked, what was found and, where it is not ok, what to do."""
-
-    answer: Literal["ok", "note", "bad"]
-    what: str
-    sentence: str
-    passes: bool = False
-    """Whether it may pass by itself, or a recovery mends it: a watch begins all the same."""
-
-
-def examine(config: Config) -> list[Finding]:
-    return [finding for check in _CHECKS for finding in _run(check, config)]
+def examine(config: Config, progress: Callable[[float], None] | None = None) -> list[Finding]:
+    """`progress` is called with the share that is done of a look at the checkpoints."""
+    near = adapters_of(config, progress)
+    return [finding for check in _CHECKS for finding in _run(check, config, near)]
 
 
 def check_before_acting(config: Config) -> None:
@@ -53,7 +45,8 @@ def check_before_acting(config: Config) -> None:
     Findings that may pass by themselves (a controller that does not answer, too little space, a torn `latest`, a
     pause) are left to the watch, as are the readings and the ladder: a journal may be long, and the watch reads it.
     """
-    findings = [finding for check in _BEFORE_ACTING for finding in _run(check, config)]
+    near = adapters_of(config)
+    findings = [finding for check in _BEFORE_ACTING for finding in _run(check, config, near)]
     wrong = [f"{f.what}: {f.sentence}" for f in findings if f.answer == "bad" and not f.passes]
     if wrong:
         raise ConfigError(
@@ -62,22 +55,22 @@ def check_before_acting(config: Config) -> None:
         )
 
 
-def _run(check: Callable[[Config], Iterator[Finding]], config: Config) -> Iterator[Finding]:
+def _run(check: Callable[[Config, Near], Iterator[Finding]], config: Config, near: Near) -> Iterator[Finding]:
     try:
         with os_errors_named("a file of the run"):
-            yield from check(config)
+            yield from check(config, near)
     except SentinelError as error:
         yield Finding("bad", check.__name__.replace("_", " "), str(error), passes=isinstance(error, TemporaryError))
 
 
-def configuration(config: Config) -> Iterator[Finding]:
+def configuration(config: Config, _: Near) -> Iterator[Finding]:
     mode = config.policy.mode
     yield Finding("ok", "configuration", f"{config.run.name}, mode {mode}, launcher {config.launcher.kind}")
     if mode == "observe" and config.launcher.kind != "elsewhere":
         yield Finding("note", "mode", 'sentinel does not act; [policy] mode = "approve" or "act" lets it')
 
 
-def state_folder(config: Config) -> Iterator[Finding]:
+def state_folder(config: Config, _: Near) -> Iterator[Finding]:
     """Whether files can be written and locked there, and whether a watch has the lock now."""
     state_dir = state_dir_of(config)
     if not state_dir.is_dir():
@@ -99,47 +92,49 @@ def state_folder(config: Config) -> Iterator[Finding]:
         yield Finding("note", "watch", "no watch is running; the last one left its lock, which the next takes over")
     else:
         yield Finding("ok", "watch", f"running: {holder}")
-    for name in ("PAUSED", "KILL"):
-        if (state_dir / name).exists():
+    for name in (PAUSED, KILL):
+        if holds(state_dir, name):
             yield Finding("bad", "state folder", f"{state_dir / name} exists: sentinel does not act", passes=True)
 
 
-def save_folder(config: Config) -> Iterator[Finding]:
+def save_folder(config: Config, near: Near) -> Iterator[Finding]:
     """Whether there is a checkpoint to roll back to, what `latest` names, and the space for more saves."""
-    checkpoints = neighbours_of(config).checkpoints
+    checkpoints = near().checkpoints
     folder = checkpoints.folder.resolve()
     if not folder.is_dir():
         absent = f"{folder} does not exist; [run] checkpoints should name the save folder"
         yield Finding("bad", "checkpoints", absent, passes=not _has_saved(config))
         return
     yield _file_operations("checkpoints", folder)
-    found = checkpoints.list()
+    seen = checkpoints.look()
+    found = seen.checkpoints
     complete = [c for c in found if c.complete]
     what = f"last {complete[-1].tag}" if complete else "there is no rollback target yet"
     yield Finding("ok" if complete else "note", "checkpoints", f"{len(complete)} of {len(found)} are complete: {what}")
-    if (disagreement := checkpoints.disagreement()) is not None:
-        yield Finding("bad", "latest", disagreement, passes=True)
+    if seen.disagreement is not None:
+        yield Finding("bad", "latest", seen.disagreement, passes=True)
     elif complete:
-        yield Finding("ok", "latest", f"a restart resumes from {checkpoints.latest()}")
+        yield Finding("ok", "latest", f"a restart resumes from {seen.latest}")
     yield from (Finding("note", "pins", note) for note in checkpoints.pins.notes())
     saves = config.policy.room_for_saves
     room = checkpoints.room_for_saves(saves) if saves else None
     if room is not None:
-        quota = "no quota found" if room.quota_bytes is None else f"{room.quota_bytes / 1e9:.1f} GB of quota"
-        left = f"{saves} more saves take {room.needed_bytes / 1e9:.2f} GB; {room.free_bytes / 1e9:.1f} GB free, {quota}"
+        left = f"{saves} more saves take {room.needed_bytes / 1e9:.2f} GB; {room.free_bytes / 1e9:.1f} GB are free"
         yield Finding("ok" if room.problem is None else "bad", "room", room.problem or left, passes=True)
 
 
-def account_and_machine(config: Config) -> Iterator[Finding]:
-    what, wrong = "account and machine", faults_of(config, neighbours_of(config))
+def account_and_machine(config: Config, near: Near) -> Iterator[Finding]:
+    what, wrong = "account and machine", faults_of(config, near())
     ours = Finding("ok", what, f"the run's files and jobs belong to {getpass.getuser()}")
     yield from [Finding("bad", what, fault) for fault in wrong] or [ours]
 
 
-def tensorboard(config: Config) -> Iterator[Finding]:
+def tensorboard(config: Config, _: Near) -> Iterator[Finding]:
     folder = config.run.tensorboard
     if folder is None:
-        yield Finding("note", "TensorBoard", "[run] tensorboard is not set: a rollback does not change event files")
+        unset = "[run] tensorboard is not set: a rollback does not change event files"
+        there = runs_below(config.run.checkpoints)
+        yield Finding("note", "TensorBoard", unset if there is None else f"{unset}, and {there} holds some")
     elif not folder.is_dir():
         yield Finding("bad", "TensorBoard", f"{folder} does not exist", passes=not _has_saved(config))
     else:
@@ -170,9 +165,9 @@ def _file_operations(what: str, folder: Path) -> Finding:
     return Finding("ok", what, f"{folder}: write, sync and rename work, {links} ({time.monotonic() - began:.3f} s)")
 
 
-def journal(config: Config) -> Iterator[Finding]:
+def journal(config: Config, near: Near) -> Iterator[Finding]:
     """What the readings tell, read once: of the newest attempt, and of the ladder."""
-    look = observer_of(config, neighbours_of(config)).look(clock())
+    look = observer_of(config, near()).look(clock())
     yield from _newest_attempt(config, look)
     yield from _ladder(config.policy.ladder, look.run)
 
@@ -247,10 +242,10 @@ def _refusal(rung: Rung, run: RunState) -> str | None:
     return None if why is None else f"rung {rung.name!r}: {why}"
 
 
-def launcher(config: Config) -> Iterator[Finding]:
+def launcher(config: Config, near: Near) -> Iterator[Finding]:
     settings = config.launcher
     if settings.kind == "slurm":
-        yield from _slurm(config)
+        yield from _slurm(config, near)
     elif settings.kind == "elsewhere":
         yield Finding("note", "launcher", "kind is elsewhere: sentinel watches the job and does not act on it")
     elif not settings.command:
@@ -265,17 +260,19 @@ def launcher(config: Config) -> Iterator[Finding]:
         yield Finding("note", "py-spy", "not installed: a job that hangs is restarted without a record of its stacks")
 
 
-def _slurm(config: Config) -> Iterator[Finding]:
+def _slurm(config: Config, near: Near) -> Iterator[Finding]:
     client = SlurmClient(user=config.launcher.user, timeout_s=config.launcher.slurm_timeout_s)
     began = time.monotonic()
     jobs = client.jobs()
     yield Finding("ok", "Slurm", f"answers within {time.monotonic() - began:.2f} s; {len(jobs)} jobs of this user")
     newest = last_beginning(state_dir_of(config))
-    seen = neighbours_of(config).launcher.look([newest.started] if newest is not None else [])
+    seen = near().launcher.look([newest.started] if newest is not None else [])
+    if not seen.known:
+        yield Finding("bad", "Slurm", f"{seen.why_unknown}; submission was not tried", passes=True)
+        return
     if not seen.writers:
         hint = "" if newest or config.launcher.job_name else " ([launcher] job_name finds it before its trainer begins)"
-        why = seen.why_unknown or f"no job of this run is in the queue{hint}"
-        yield Finding("note", "Slurm", f"{why}: submission was not tried")
+        yield Finding("note", "Slurm", f"no job of this run is in the queue{hint}: submission was not tried")
         return
     group = seen.writers[-1].id.partition("_")[0]
     script, recorded = client.script(group), client.recorded(group)
@@ -288,7 +285,7 @@ def _slurm(config: Config) -> Iterator[Finding]:
     yield Finding("ok", "submission", "sbatch --test-only accepts the job with a comment of sentinel's")
 
 
-def paging(config: Config) -> Iterator[Finding]:
+def paging(config: Config, _: Near) -> Iterator[Finding]:
     names = ", ".join(channel.name for channel in config.paging.channels)
     channels = f"{names}; `sentinel page --test` sends a test page through each"
     none = "no channel is configured; [[paging.webhook]] adds one (docs/CHANNELS.md)"
@@ -296,4 +293,4 @@ def paging(config: Config) -> Iterator[Finding]:
 
 
 _BEFORE_ACTING = (state_folder, save_folder, account_and_machine, tensorboard, launcher)
-_CHECKS = (configuration, *_BEFORE_ACTING[:-1], journal, launcher, paging)
+_CHECKS = (configuration, *_BEFORE_ACTING[:-1], journal, launcher, probes, paging)

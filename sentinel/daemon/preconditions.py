@@ -7,8 +7,9 @@ import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.act.file_activity import Signs, modified_unix_s
+from sentinel.act.file_activity import Signs
 from sentinel.act.neighbours import Neighbours
+from sentinel.act.saved_files import modified_unix_s
 from sentinel.adapters.checkpoints import QUARANTINE, Claim
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.witnesses import elsewhere, user_name
@@ -30,14 +31,15 @@ def faults_of(config: Config, near: Neighbours) -> list[str]:
 
 def _faults(config: Config, near: Neighbours) -> Iterator[str]:
     launcher, state_dir, checkpoints = config.launcher, near.state_dir, config.run.checkpoints
-    yield from _of_owners(state_dir, checkpoints)
+    saved = near.checkpoints.changed_last()
+    yield from _of_owners(state_dir, saved or checkpoints)
     if (claimed := Claim(checkpoints, state_dir).problem()) is not None:
         yield Fault(claimed)
     quarantine = checkpoints / QUARANTINE
-    if quarantine.exists() and quarantine.stat().st_dev != checkpoints.stat().st_dev:  # known before a race is run
+    if quarantine.exists() and quarantine.stat().st_dev != checkpoints.stat().st_dev:  # known before anything is moved
         yield Fault(f"{quarantine} is on another filesystem than {checkpoints}: a rename can't get there")
     if config.source.kind == "journal":
-        yield from _of_state(state_dir, checkpoints)
+        yield from _of_state(state_dir, checkpoints, saved)
     if launcher.kind == "slurm" and launcher.user is not None:
         yield from _of_user(launcher.user)
     newest = last_beginning(state_dir)
@@ -68,9 +70,9 @@ def _own_job() -> str | None:
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
-def _of_state(state_dir: Path, checkpoints: Path) -> Iterator[str]:
+def _of_state(state_dir: Path, checkpoints: Path, saved: Path | None) -> Iterator[str]:
     """Where checkpoints are and no state folder is, the journals lie elsewhere, and nothing tells who lives."""
-    if not state_dir.exists() and any(checkpoints.glob("*[0-9]")):
+    if not state_dir.exists() and saved is not None:
         yield Fault(
             f"{state_dir} is not there, and {checkpoints} holds checkpoints: [run] state_dir should name the folder "
             "that the trainer writes its journal to"
@@ -90,10 +92,11 @@ def _of_user(user: str) -> Iterator[str]:
         )
 
 
-def _of_owners(state_dir: Path, checkpoints: Path) -> Iterator[str]:
-    """Of what lies in the folders, where something does: a project's folder may be a colleague's."""
-    for folder, inside in ((checkpoints, "*[0-9]"), (state_dir / "attempts", "*.jsonl")):
-        newest = max(folder.glob(inside), key=modified_unix_s, default=folder)
+def _of_owners(state_dir: Path, saved: Path) -> Iterator[str]:
+    """Of what was saved last and of the newest journal, where there are any: a project's folder may be a colleague's.
+    `saved`: else the folder itself."""
+    attempts = state_dir / "attempts"
+    for newest in (saved, max(attempts.glob("*.jsonl"), key=modified_unix_s, default=attempts)):
         try:
             owner = newest.stat().st_uid
         except OSError:

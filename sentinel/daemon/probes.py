@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,20 +13,32 @@ from pathlib import Path
 from sentinel import bounded
 from sentinel.act.bisect import Bisect, question_about
 from sentinel.act.neighbours import Launcher
-from sentinel.act.probe_command import OWN_TRAINER, Folders, command_of, own_trainer_options, script_of
+from sentinel.act.probe_command import (
+    OWN_TRAINER,
+    Folders,
+    command_of,
+    own_trainer_options,
+    refuse_the_runs,
+    script_lines,
+    script_of,
+)
 from sentinel.act.probes import LOG, ProbeJob
 from sentinel.act.source import Source
+from sentinel.adapters.read_only import command_through
 from sentinel.adapters.slurm import SlurmClient
+from sentinel.adapters.slurm.client import OUR_VARIABLES
 from sentinel.adapters.slurm.records import JobRecords
 from sentinel.adapters.slurm.trainer_files import scheduler_of
+from sentinel.config import Bisect as BisectSettings
 from sentinel.config import Config
 from sentinel.config import Launcher as LauncherSettings
-from sentinel.daemon.run_files import bisect_folder, state_dir_of
+from sentinel.daemon.run_files import bisect_folder, incident_log_of, state_dir_of
 from sentinel.daemon.sources import source_of
 from sentinel.daemon.wiring import launcher_of
 from sentinel.durable import make_folders, os_errors_named, write_atomically
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
+from sentinel.jobscript.probe_script import behind, first_task, has_error_file
 from sentinel.jobscript.reading import read_command, read_text
 from sentinel.judge.history import History
 from sentinel.lint import Known
@@ -33,9 +46,12 @@ from sentinel.plan.bisect_probes import Means
 from sentinel.plan.incident import Incident
 from sentinel.plan.observation import RunState
 from sentinel.plan.probe import Limits, Probe
+from sentinel.plan.start_audit import audits_of
 from sentinel.vocabulary.errors import ConfigError, SlurmUnavailable
 from sentinel.vocabulary.sample import RunStarted
 
+ERRORS = "job.err"  # In a probe's folder, where the run's script has its errors in a file of their own
+_OF_SBATCH = re.compile(r"(--output|--error)(=|$)|-[oe]")  # replaced by a probe's own
 _NO_WANDB = {"WANDB_MODE": "disabled"}  # a probe's steps are not the run's
 
 
@@ -84,7 +100,11 @@ def _folders_of(config: Config, folder: Path, table: str) -> Folders:
     moved = {run.checkpoints: folder / "checkpoints", state_dir_of(config): folder}
     if run.tensorboard is not None:
         moved[run.tensorboard] = folder / "tensorboard"
-    return Folders(working_directory=config.launcher.working_directory.resolve(), moved=moved, table=table)
+    working = config.launcher.working_directory.resolve()
+    if (wandb := os.environ.get("WANDB_DIR")) and (working / wandb).resolve() != working:
+        moved[Path(wandb)] = folder / "wandb"
+    logs = tuple(log for log in (config.launcher.log, config.source.path) if log is not None)
+    return Folders(working_directory=working, moved=moved, table=table, inputs=config.bisect.inputs, others=logs)
 
 
 def _neighbours(
@@ -106,8 +126,7 @@ def _neighbours(
         if OWN_TRAINER not in words:
             return added
         tensorboard = any(word.partition("=")[0] == "--tensorboard" for word in words)
-        until, saves = probe.until_step, probe.keeps_saves
-        return (*own_trainer_options(folder, facts, until_step=until, tensorboard=tensorboard, saves=saves), *added)
+        return (*own_trainer_options(folder, facts, until_step=probe.until_step, tensorboard=tensorboard), *added)
 
     if launcher.kind == "local":
         words = tuple(_filled(word, places) for word in settings.command)
@@ -118,13 +137,27 @@ def _neighbours(
                 )
         words = words or launcher.command
         values = [variable.partition("=")[2] for variable in variables]
-        launcher = replace(launcher, command=command_of(words, folders, options(words), values))
+        words = command_of(words, folders, options(words), values)
+        launcher = replace(launcher, command=(*_read_only(folders, folder, settings), *words))
+        looked_at, where = words, "[bisect] command" if settings.command else "[launcher] command"
     else:
-        launcher = _submitting(config, probe, folders, folder, text, options)
-    environment = {**_NO_WANDB, **_moved(folders), **_environment(variables, probe, places)}
+        launcher, looked_at = _submitting(config, probe, folders, folder, text, options)
+        where = "the job script"
+    working = str(folders.working_directory)
+    of_probes = {"WANDB_DIR": str(folder), "PWD": working, "OLDPWD": working}
+    environment = {**_NO_WANDB, **of_probes, **_moved(folders), **_environment(variables, probe, places)}
+    inherited = {k: v for k, v in os.environ.items() if launcher.kind == "local" or not OUR_VARIABLES.match(k)}
+    state = {"SENTINEL_STATE_DIR": str(folder)}
+    refuse_the_runs(folders.guard(folder), looked_at, {**inherited, **state, **environment}, where, folders.table)
     own = replace(config, run=replace(config.run, state_dir=folder), launcher=replace(launcher, log=log))
     source = source_of(replace(own, source=replace(config.source, path=log)), folder)
     return launcher_of(own, folder, log, environment=lambda: environment), source
+
+
+def _read_only(folders: Folders, folder: Path, settings: BisectSettings) -> tuple[str, ...]:
+    """What a probe's command is put behind, so that it can't write to the run's folders."""
+    wandb = folders.working_directory / "wandb"
+    return command_through(folder, (*folders.moved, *folders.others, wandb), settings.writable)
 
 
 def _submitting(
@@ -134,21 +167,28 @@ def _submitting(
     folder: Path,
     text: str,
     options: Callable[[Sequence[str]], Sequence[str]],
-) -> LauncherSettings:
-    """The run's [launcher] with the probe's own job script, which it writes."""
+) -> tuple[LauncherSettings, tuple[str, ...]]:
+    """The run's [launcher] with the probe's own job script, which it writes; and all in it that may name a folder."""
     launcher, script, found = config.launcher, folder / "job.sh", given(text)
     words = (found.program, *(option.flag for option in found.options))
     overrides = probe.overrides if launcher.changes_in_script else None
     scheduler = scheduler_of(text, folders.working_directory, launcher.scheduler_override)
     made = script_of(text, folders, options(words), overrides, Known(scheduler=scheduler))
+    looked_at = (*script_lines(made), *launcher.sbatch_arguments)
+    made = behind(made, _read_only(folders, folder, config.bisect))
     make_folders(folder)
     write_atomically(script, made.encode("utf-8", "surrogateescape"))
     name = f"probe-{config.run.name}-{probe.name}"[:200]
     arguments = [f"--output={folder / LOG}", f"--job-name={name}"]
     arguments += [f"--nodes={config.bisect.nodes}"] if config.bisect.nodes is not None else []
     arguments += [f"--exclude={','.join(probe.exclude_nodes)}"] if probe.exclude_nodes else []
-    every = (*launcher.sbatch_arguments, *arguments)
-    return replace(launcher, script=script, job_name=None, changes_in_script=False, sbatch_arguments=every)
+    asked = launcher.sbatch_arguments
+    arguments += [f"--error={folder / ERRORS}"] if has_error_file(text, asked) else []
+    task = first_task(text, asked)  # a probe is one task, of an array too
+    arguments += [f"--array={task}"] if task is not None else []
+    every = (*asked, *arguments)
+    own = replace(launcher, script=script, job_name=None, changes_in_script=False, sbatch_arguments=every)
+    return own, tuple(word for word in looked_at if not _OF_SBATCH.match(word))
 
 
 def bisect_about(
@@ -170,7 +210,8 @@ def bisect_about(
         other_node_environment=other or None,
         nodes=nodes_of(config, begun),
     )
-    question = question_about(incident, history, run, config.judge, config.policy, means)
+    audits = audits_of(tuple(incident_log_of(config).read()))
+    question = question_about(incident, history, run, config.judge, config.policy, means, audits)
     hours = (settings.gpu_hours, gpu_hours)
     limits = Limits(
         parallel=settings.parallel,

@@ -5,26 +5,20 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sentinel.daemon.watched_run import Watched
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 8  # turns under way at the same time: a turn waits for filesystems more than it computes
-_LONG_S = 0.5  # after which a turn is not counted among those at the same time, as long as a core is free
-_HANGS_S = 10.0  # after which a turn hangs and is not counted in any case
-_BUSY = 0.8  # share of one core above which the CPU is the limit: more parallel turns would not be faster
+_AT_ONCE = 32  # turns under way at the same time: a turn waits for filesystems more than it computes
+_HANGS_S = 5.0  # after which a turn is not counted among them: it waits for a filesystem or a scheduler that hangs
 _LAST_S = 5.0  # that all runs together may take to leave
-_MEASURED_S = 0.1
 _LOOK_AGAIN_S = 0.1
-_GOLDEN = (5**0.5 - 1) / 2  # the fractional parts of its multiples are spread evenly over 0 to 1
 _STAY = 8  # idle threads that are kept; a further one ends
 
 
@@ -57,6 +51,18 @@ class SignalFlag:
         except Empty:
             return
         self.set()
+
+
+class Member(Protocol):
+    @property
+    def pace_s(self) -> float:
+        """Seconds from one turn to the next."""
+
+    def turn(self, late_s: float) -> bool:
+        """One turn, which begins `late_s` after it was due; returns whether another is to come."""
+
+    def leave(self, within_s: float) -> None:
+        """The last call, in place of a turn."""
 
 
 Work = Callable[[], None]
@@ -103,7 +109,7 @@ class Workers:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    member: Watched
+    member: Member
     second_s: float  # time of the second turn; the first turns of all runs are due at once
     due_s: float
     turns: int = 0
@@ -118,36 +124,33 @@ class Fleet:
         self._wake = wake
         self._clock = clock
         self._workers = Workers()
-        self._entries: dict[Watched, _Entry] = {}
+        self._entries: dict[Member, _Entry] = {}
         self._under_way: set[_Entry] = set()
         self._due: list[tuple[float, int, _Entry]] = []
         self._numbers = itertools.count()
-        self._joined = 0
         self.turns = 0  # completed so far
         self._ended: SimpleQueue[tuple[_Entry, bool]] = SimpleQueue()
-        self._measured = (clock(), time.process_time())
         self._ends_s: float | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Watched]:
+    def __iter__(self) -> Iterator[Member]:
         return iter(tuple(self._entries))
 
-    def add(self, member: Watched) -> None:
-        """Adds a run: its first turn is due now, later ones at a phase of their own."""
-        now_s, phase = self._clock(), 1.0 - self._joined * _GOLDEN % 1.0
-        self._joined += 1
-        entry = _Entry(member=member, second_s=now_s + phase * member.pace_s, due_s=now_s)
+    def add(self, member: Member) -> None:
+        """Adds a run: its first turn is due now, later ones at a phase of their own, so that they are spread."""
+        now_s = self._clock()
+        entry = _Entry(member=member, second_s=now_s + random.random() * member.pace_s, due_s=now_s)  # noqa: S311 - no secret
         self._entries[member] = entry
         self._put(entry, now_s)
 
-    def hurry(self, member: Watched) -> None:
+    def hurry(self, member: Member) -> None:
         entry = self._entries.get(member)
         if entry is not None and entry.began_s is None:
             self._put(entry, self._clock())
 
-    def remove(self, member: Watched) -> None:
+    def remove(self, member: Member) -> None:
         """Removes the run, once the turn under way has ended."""
         entry = self._entries.get(member)
         if entry is not None:
@@ -160,7 +163,7 @@ class Fleet:
             for member in self:
                 self.remove(member)
 
-    def hanging(self) -> list[tuple[Watched, float]]:
+    def hanging(self) -> list[tuple[Member, float]]:
         """After `end`: runs whose turn is still under way after 5 s, with the seconds since it began."""
         now_s = self._clock()
         if self._ends_s is None or now_s < self._ends_s:
@@ -168,10 +171,12 @@ class Fleet:
         return [(entry.member, now_s - entry.began_s) for entry in self._under_way if entry.began_s is not None]
 
     def round(self) -> None:
-        """Begins the turns that are due, and sleeps until the next is due, a turn ends, or `wake` is set."""
+        """Begins the turns that are due, and sleeps until the next is due, a turn ends, or `wake` is set.
+
+        After `end` it sleeps only while there is a run."""
         self._collect()
         pause_s = self._begin()
-        if self._entries:
+        if self._entries or self._ends_s is None:
             self._wake.wait(pause_s)
         self._wake.clear()
         self._collect()
@@ -238,16 +243,5 @@ class Fleet:
         self._workers.do(work, then)
 
     def _has_room(self, now_s: float) -> bool:
-        lasted_s = [now_s - entry.began_s for entry in self._under_way if entry.began_s is not None]
-        if sum(lasts_s < _HANGS_S for lasts_s in lasted_s) < _AT_ONCE:
-            return True
-        return sum(lasts_s < _LONG_S for lasts_s in lasted_s) < _AT_ONCE and self._is_waiting(now_s)
-
-    def _is_waiting(self, now_s: float) -> bool:
-        """Whether the process has mostly waited, not computed, since the last measurement."""
-        before_s, used_s = self._measured
-        if now_s - before_s < _MEASURED_S:
-            return False
-        used_now_s = time.process_time()
-        self._measured = (now_s, used_now_s)
-        return now_s - before_s < 1.0 and used_now_s - used_s < _BUSY * (now_s - before_s)
+        lasted_s = (now_s - entry.began_s for entry in self._under_way if entry.began_s is not None)
+        return sum(lasts_s < _HANGS_S for lasts_s in lasted_s) < _AT_ONCE

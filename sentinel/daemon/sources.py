@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from sentinel.act.source import Source, read_all
-from sentinel.adapters.checkpoints import probe_folder
-from sentinel.adapters.journal import Journals, journals_in
+from sentinel.adapters.journal import Journals
 from sentinel.adapters.prometheus.api import Api, Door
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.config import Config, load_config
 from sentinel.daemon.run_files import clock, find_config, source_log_of, state_dir_of
-from sentinel.plan.incident import Incident
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
 from sentinel.vocabulary.sample import Record
@@ -98,17 +96,6 @@ def source_of_run(config: Config) -> ColumnSource:
     if not any(True for _ in records()):
         raise ConfigError(f"{path}: no training step found, or no such file; see docs/SOURCES.md")
     return ColumnSource(path, "log", lambda tally: in_columns(records(), tally))
-
-
-def branches_of(config: Config, incidents: Iterable[Incident]) -> dict[str, ColumnSource]:
-    """Probe to what its trainer has reported, of every probe that has raced and whose folder is still there."""
-    from sentinel.sources.journals import open_journal
-
-    raced = [(i.id, entrant.id) for i in incidents for race in i.races for entrant in race.entrants]
-    folders = {probe: probe_folder(config.run.checkpoints, incident, probe) for incident, probe in raced}
-    newest = {probe: journals_in(folder / "attempts")[-1:] for probe, folder in folders.items()}
-    opened = {probe: open_journal(path) for probe, journals in newest.items() for path in journals}
-    return {probe: source for probe, source in opened.items() if source is not None}
 
 
 def _followed_log(config: Config, state_dir: Path, now: Callable[[], float]) -> Source:

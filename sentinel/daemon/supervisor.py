@@ -2,201 +2,166 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import resource
 import signal
-from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from time import monotonic, strftime
+from time import monotonic
 
-from rich.console import Console
 from rich.status import Status
 
+from sentinel.act.look import Look
 from sentinel.adapters.exposition.exposition import NAME, Exposition
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
+from sentinel.daemon.candidates import Room
+from sentinel.daemon.logs import CONSOLE, say_to_stderr
 from sentinel.daemon.paging import check_pagers
-from sentinel.daemon.run_files import Chosen, conflicts, place_of, read, state_dir_of
+from sentinel.daemon.places import InProcess, Place
+from sentinel.daemon.pool import Pool
+from sentinel.daemon.run_files import Chosen, conflicts, read, state_dir_of
+from sentinel.daemon.run_table import RunTable
 from sentinel.daemon.scheduler import Fleet, SignalFlag
 from sentinel.daemon.sources import SharedSources, source_of
-from sentinel.daemon.watched_run import Shared, Watched, run_prefix
-from sentinel.plan.look import Look
+from sentinel.daemon.watched_run import Shared
+from sentinel.daemon.wide import allow_many_files, collect_rarely, cores
+from sentinel.daemon.worker import INTERRUPTED
 from sentinel.vocabulary.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
-_INTERRUPTED = 3  # exit code after a second SIGTERM while a turn hung: another system does not answer
-
-_COLLECTED_AFTER = (100_000, 20, 20)
-"""Thresholds of gc.set_threshold. There is little cyclic garbage, and a collection goes through the million objects
-of a thousand runs: with the defaults it takes a third of the time."""
 
 
-def log_to_stderr(*, verbose: bool) -> None:
-    """Sends log records to stderr, from INFO on, or from DEBUG on; with the run's name where there are several."""
-    level = logging.DEBUG if verbose else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(run)s%(message)s", datefmt="%H:%M:%S")
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_with_prefix)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Of the command line."""
+
+    observe: bool = False
+    once: bool = False
+    verbose: bool = False
+    workers: int | None = None  # worker processes at most, with --all; None: one per core
+    most: int | None = None  # runs at most, with --all; None: as many as there are
 
 
-def _with_prefix(record: logging.LogRecord) -> bool:
-    record.run = run_prefix()
-    return True
+@dataclass(frozen=True, slots=True)
+class _Signals:
+    end: SignalFlag = field(default_factory=SignalFlag)  # SIGTERM or SIGINT
+    now: SignalFlag = field(default_factory=SignalFlag)  # a second one
+    reload: SignalFlag = field(default_factory=SignalFlag)  # SIGHUP
+    wake: SignalFlag = field(default_factory=SignalFlag)
+
+    def listen(self) -> None:
+        _on(signal.SIGTERM, self.end, self.now, self.wake)
+        _on(signal.SIGINT, self.end, self.now, self.wake)
+        _on(signal.SIGHUP, self.reload, self.reload, self.wake)
 
 
-def watch(chosen: Chosen, *, observe: bool, once: bool, fleet_dir: Path) -> int:
+def watch(chosen: Chosen, options: Options, *, fleet_dir: Path) -> int:
     """Follows the runs until each has ended or needs a person; returns the exit code, of several the largest.
 
     SIGTERM and SIGINT end it after the turns under way, and a second one at once; SIGHUP reloads the configurations.
     """
-    console = Console(stderr=True, soft_wrap=True)
-    stop, end, now, reload, wake = Event(), SignalFlag(), SignalFlag(), SignalFlag(), SignalFlag()
-    _on(signal.SIGTERM, end, now, wake)
-    _on(signal.SIGINT, end, now, wake)
-    _on(signal.SIGHUP, reload, reload, wake)
+    signals = _Signals()
+    signals.listen()
     configs = _configured(chosen)
     first = next(iter(configs.values()))
     home, labels = (state_dir_of(first), {"run": first.run.name}) if chosen.alone else (fleet_dir.resolve(), {})
+    exposition = Exposition(first.metrics, home / NAME, labels, once=options.once)
+    fleet = Fleet(signals.wake)
+    room = Room(options.most if chosen.everything else None)
+    table = RunTable(chosen, fleet, exposition, signals.wake, room=room, once=options.once)
+    place = _place(chosen, options, fleet, exposition, table, signals.wake)
+    if not chosen.alone:
+        allow_many_files()
+        collect_rarely()
+    table.begin(place, configs)
+    status: AbstractContextManager[Status | None] = nullcontext()
+    if not isinstance(place, Pool):  # the lines of workers would break into it
+        status = CONSOLE.status("looking at the run" if chosen.alone else "looking at the runs")
+    daemon = _Daemon(fleet, table, place, signals, alive=None if chosen.alone else home / "alive")
+    with status as line:
+        daemon.run(line)
+    if signals.now.is_set() and (left := place.left()):
+        names = ", ".join(sorted(table.names(left)))
+        log.error("interrupted in the middle of a turn: %s; the next watch resumes there", names)
+        return INTERRUPTED
+    exposition.close(well=table.well())
+    if chosen.alone and isinstance(place, InProcess) and (error := place.only().error) is not None:
+        raise error
+    return table.exit_code()
+
+
+def _place(
+    chosen: Chosen, options: Options, fleet: Fleet, exposition: Exposition, table: RunTable, wake: SignalFlag
+) -> Place:
+    workers = options.workers if options.workers is not None else cores()
+    if chosen.everything and workers > 1 and not options.once:
+        passed = [word for word, given in (("--observe", options.observe), ("--verbose", options.verbose)) if given]
+        return Pool(workers, tuple(passed), exposition, table.stands, wake)
     shared = Shared(
-        exposition=Exposition(first.metrics, home / NAME, labels, once=once),
+        exposition=exposition,
         queues=Queues(),
         sources=source_of if chosen.alone else SharedSources(),
-        say=lambda line: console.print(f"{strftime('%H:%M:%S')} {run_prefix()}{line}", highlight=False, markup=False),
-        stop=stop,
-        observe=observe,
-        once=once,
+        say=say_to_stderr,
+        stop=Event(),
+        observe=options.observe,
+        once=options.once,
         alone=chosen.alone,
     )
-    fleet = Fleet(wake)
-    daemon = _Daemon(chosen, shared, fleet, configs, alive=home / "alive")
-    if not chosen.alone:
-        _allow_many_files()
-        gc.set_threshold(*_COLLECTED_AFTER)
-    with console.status("looking at the run" if chosen.alone else "looking at the runs") as status:
-        while len(fleet) and not now.is_set():
-            if end.is_set():
-                stop.set()
-                fleet.end()
-                daemon.log_hanging_turns()
-            elif reload.is_set():
-                reload.clear()
-                daemon.reload()
-            fleet.round()
-            daemon.show(status)
-    return daemon.exit_code()
+    return InProcess(fleet, shared, table.stands)
 
 
 class _Daemon:
-    """The runs under watch, by the paths of their configurations."""
+    """The main thread's loop."""
 
-    def __init__(
-        self, chosen: Chosen, shared: Shared, fleet: Fleet, configs: dict[Path, Config], *, alive: Path
-    ) -> None:
-        self._chosen = chosen
-        self._shared = shared
+    def __init__(self, fleet: Fleet, table: RunTable, place: Place, signals: _Signals, *, alive: Path | None) -> None:
         self._fleet = fleet
-        self._metrics = next(iter(configs.values())).metrics
-        self._paths = tuple(configs)
+        self._table = table
+        self._place = place
+        self._signals = signals
         self._alive = alive
         self._beat_s, self._turns = 0.0, 0
-        self._hanging: set[Watched] = set()
-        self._watched: dict[Path, Watched] = {}
-        for path, config in configs.items():
-            self._watch(path, config)
 
-    def reload(self) -> None:
-        """Reads the configurations again: applies changes, adds and removes runs; a wrong file changes nothing."""
-        try:
-            paths = self._chosen.paths() if self._chosen.everything else self._paths
-        except ConfigError as error:
-            log.error("the old configurations stay in force: %s", error)
-            return
-        found = read(tuple(sorted(paths, key=lambda path: path not in self._watched)), check_pagers)
-        same = {path: config for path, config in found.configs.items() if self._is_the_same_run(path, config)}
-        stay = {
-            path: one.config
-            for path, one in self._watched.items()
-            if path in paths and path not in same and one.code is None
-        }
-        wrong = found.wrong | conflicts(same, self._metrics, stay)
-        for path, why in wrong.items():
-            log.error("%s: %s", self._stays(path), why)
-        right = {path: config for path, config in same.items() if path not in wrong}
-        for path in set(self._watched) - set(paths):
-            log.info("%s was removed: its run is no longer watched", path)
-            self._fleet.remove(self._watched.pop(path))
-        if right:
-            log.info("the configuration was read again" if self._shared.alone else "the configurations were read again")
-            self._metrics = next(iter(right.values())).metrics
-            self._shared.exposition.change(self._metrics)
-        for path, config in right.items():
-            watched = self._watched.get(path)
-            if watched is None or watched.code is not None:
-                self._watch(path, config)
-            else:
-                watched.reload(config)
-                self._fleet.hurry(watched)
-
-    def show(self, status: Status) -> None:
-        """Updates the status line, and with several runs the file whose age a liveness probe reads."""
-        if not self._shared.alone:
-            if monotonic() - self._beat_s < _BEAT_S or self._fleet.turns == self._turns:
+    def run(self, status: Status | None) -> None:
+        """Until the watch of each run has ended, or the daemon was interrupted."""
+        signals, over = self._signals, False
+        while not (over and self._place.is_over()):
+            self._table.settle()
+            over = signals.end.is_set() or self._table.is_over()
+            if signals.now.is_set():
+                self._place.interrupt()
+                self._table.settle()
                 return
-            self._beat_s, self._turns = monotonic(), self._fleet.turns
+            if over:
+                self._place.end()
+                self._fleet.end()
+            elif signals.reload.is_set():
+                signals.reload.clear()
+                self._table.reload()
+            self._place.tend()
+            if over and not len(self._fleet) and not self._place.is_over():
+                self._signals.wake.wait(_BEAT_S)
+            self._fleet.round()
+            self._show(status)
+        self._table.settle()
+
+    def _show(self, status: Status | None) -> None:
+        """Updates the status line, and with several runs the file whose age a liveness probe reads."""
+        if self._alive is not None:
+            if monotonic() - self._beat_s < _BEAT_S or self._table.turns == self._turns:
+                return
+            self._beat_s, self._turns = monotonic(), self._table.turns
             try:
                 self._alive.parent.mkdir(parents=True, exist_ok=True)
                 self._alive.touch()
             except OSError as error:
                 log.debug("can't touch %s: %s", self._alive, error)
-        status.update(self.headline())
-
-    def log_hanging_turns(self) -> None:
-        """After SIGTERM: logs once for each run that its turn has not ended."""
-        for member, since_s in self._fleet.hanging():
-            if member not in self._hanging:
-                self._hanging.add(member)
-                name = member.config.run.name if member in self._watched.values() else "a removed run"
-                waits = "%s: waiting for a turn that has run for %.0f s; a second SIGTERM interrupts it"
-                log.warning(waits, name, since_s)
-
-    def headline(self) -> str:
-        if self._shared.alone:
-            (watched,) = self._watched.values()
-            return "looking at the run" if watched.last is None else headline(watched.last)
-        kinds = Counter(
-            "over" if one.code is not None else str(one.last.verdict.kind) if one.last else "not looked at yet"
-            for one in self._watched.values()
-        )
-        return f"{len(self._watched)} runs: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"
-
-    def exit_code(self) -> int:
-        """The exit code, once all runs have ended or were interrupted. Raises the error that ended the only run."""
-        watched = list(self._watched.values())
-        if left := [one.config.run.name for one in watched if one in set(self._fleet)]:
-            log.error("interrupted in the middle of a turn: %s; the next watch resumes there", ", ".join(left))
-            return _INTERRUPTED
-        self._shared.exposition.close(well=all(one.well for one in watched))
-        if self._shared.alone and watched[0].error is not None:
-            raise watched[0].error
-        return max((one.code or 0 for one in watched), default=0)
-
-    def _watch(self, path: Path, config: Config) -> None:
-        self._watched[path] = Watched(config, self._shared)
-        self._fleet.add(self._watched[path])
-
-    def _is_the_same_run(self, path: Path, config: Config) -> bool:
-        before = self._watched[path].config if path in self._watched else config
-        if (before.run.name, place_of(before)) == (config.run.name, place_of(config)):
-            return True
-        log.error("%s: [run] name and state_dir can't change while the run is watched", self._stays(path))
-        return False
-
-    def _stays(self, path: Path) -> str:
-        return "the old configuration stays in force" if path in self._watched else "the run is not watched"
+        if status is not None:
+            alone = self._place.only() if self._alive is None and isinstance(self._place, InProcess) else None
+            status.update(self._table.headline() if alone is None else headline(alone.last))
 
 
 def _configured(chosen: Chosen) -> dict[Path, Config]:
@@ -215,17 +180,9 @@ def _on(number: signal.Signals, first_time: SignalFlag, again: SignalFlag, wake:
     signal.signal(number, handle)
 
 
-def _allow_many_files() -> None:
-    """Raises the limit of open files: each followed log is one, and a shell's limit is often 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError) as error:  # a unit that forbids the call has LimitNOFILE=
-            log.warning("the limit of open files stays at %d: %s", soft, error)
-
-
-def headline(look: Look) -> str:
+def headline(look: Look | None) -> str:
+    if look is None:
+        return "looking at the run"
     last = look.series.last
     at = f" step {last.global_step}, loss {last.loss:.3f}" if last else ""
     attempt = f"attempt {look.history.latest.number}" if look.history.latest else "no attempt yet"

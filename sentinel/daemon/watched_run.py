@@ -11,23 +11,30 @@ from dataclasses import dataclass, replace
 from threading import Event
 from time import monotonic
 
+from sentinel.act.look import Look
 from sentinel.act.watch import Watch
 from sentinel.adapters.checkpoints import Claim
-from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
 from sentinel.daemon import wiring
 from sentinel.daemon.doctor import check_before_acting
 from sentinel.daemon.run_files import clock, state_dir_of
-from sentinel.daemon.run_metrics import RunMetrics
+from sentinel.daemon.run_metrics import RunMetrics, Shows
 from sentinel.daemon.sources import Sources
-from sentinel.plan.look import Look, Outcome
-from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, TemporaryError, exit_code_of
+from sentinel.plan.facts import Outcome
+from sentinel.vocabulary.errors import (
+    ConfigError,
+    LockHeld,
+    PermanentError,
+    SentinelError,
+    TemporaryError,
+    exit_code_of,
+)
 
 log = logging.getLogger(__name__)
 
-_TRY_AGAIN_S = 10.0  # for a run that can't be watched: another daemon has its lock, or its folder is missing
+_TRY_AGAIN_S = 10.0  # for a run that can't be watched: its folder is missing
 
 _run: ContextVar[str | None] = ContextVar("run", default=None)
 
@@ -50,7 +57,7 @@ def run_prefix() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    exposition: Exposition
+    exposition: Shows
     queues: Queues
     sources: Sources
     say: Callable[[str], None]
@@ -59,6 +66,8 @@ class Shared:
     once: bool
     alone: bool
     """The daemon watches one run and no other: an error that ends its watch ends the daemon; no line names the run."""
+    turned: Callable[[Watched], None] = lambda _: None
+    """Called after each turn, and after the run has left, in the turn's thread."""
 
 
 class Watched:
@@ -68,11 +77,13 @@ class Watched:
         self.config = config
         self.code: int | None = None  # exit code of this run's watch; None while it lasts
         self.error: Exception | None = None
+        self.held = False  # whether another process has its lock: the watch is over without a code
         self.well = True  # whether the watch ended as it should, so that no alert fires
         self._shared = shared
         self._prefix = None if shared.alone else config.run.name
         self._next: deque[Config] = deque(maxlen=1)
         self._lock: RunLock | None = None
+        self._renewed = False  # the lock, in this turn
         self._claim: Claim | None = None
         self._locked = ExitStack()
         self._parts: wiring.Parts | None = None
@@ -96,6 +107,11 @@ class Watched:
 
     def turn(self, late_s: float) -> bool:
         """One turn, which begins `late_s` after it was due; returns whether another is to come."""
+        goes_on = self._one_turn(late_s)
+        self._shared.turned(self)
+        return goes_on
+
+    def _one_turn(self, late_s: float) -> bool:
         if self.code is not None:  # an unexpected error interrupted its end
             self._locked.close()
             return False
@@ -109,7 +125,8 @@ class Watched:
                     self._fail(error)
                     return False
                 self._wait(error)
-                return True
+                self.held = isinstance(error, LockHeld)
+                return not self.held
             else:
                 if done is None and not self._shared.once:
                     return True
@@ -124,12 +141,14 @@ class Watched:
             if parts is not None:
                 parts.paging.finish(within_s)
             self.code = 0
+        self._shared.turned(self)
 
     def _turn(self, late_s: float) -> Outcome | None:
         watching, parts = self._assembled()
         metrics = self._metrics or self._take_over(parts)
         self._waits_for = None
         now_unix_s, began_s, failures, done = clock(), monotonic(), watching.failed_turns, None
+        self._renewed = False
         try:
             done = watching.tick(now_unix_s)
         except SentinelError:
@@ -140,8 +159,10 @@ class Watched:
         failed = watching.failed_turns > failures
         metrics.turn(watching, done, took_s=monotonic() - began_s, late_s=late_s, failed=failed)
         parts.paging.follow()
-        if done is None and not self._shared.once and self._lock is not None:
-            self._lock.renew()
+        if done is None and not self._shared.once:
+            parts.read_ahead.follow(watching.last)
+        if done is None and not self._shared.once and not self._renewed and self._lock is not None:
+            self._lock.renew()  # the look failed
         return done
 
     def _assembled(self) -> tuple[Watch, wiring.Parts]:
@@ -149,6 +170,7 @@ class Watched:
         new = self._next.pop() if self._next else self.config
         if new != self.config and self._may_change_to(new):
             if self._metrics is not None and self._parts is not None:
+                self._parts.read_ahead.stop()
                 self._parts.paging.finish()
                 self._metrics.reload(new)
             self.config, self._watching, self._parts = new, None, None
@@ -174,6 +196,7 @@ class Watched:
         policy = replace(config.policy, mode="observe") if shared.observe else config.policy
         if policy.mode != "observe":
             check_before_acting(config)
+        self._unclaim()  # of the configuration before
         self._claim = Claim(config.run.checkpoints, state_dir_of(config)) if policy.mode != "observe" else None
         parts = wiring.assemble(
             config, policy, say=shared.say, own=self._own, sources=shared.sources, queues=shared.queues
@@ -187,12 +210,17 @@ class Watched:
         """LockHeld: another process has the lock; NotOurCheckpoints: another state folder acts on the checkpoints."""
         if self._lock is not None:
             self._lock.renew()
+            self._renewed = True
             if self._claim is not None:
                 self._claim.keep()
 
+    def _unclaim(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
+
     def _take_over(self, parts: wiring.Parts) -> RunMetrics:
         """Locks the run and shows its metrics. LockHeld where another process has the lock."""
-        self._lock = self._lock or RunLock(parts.near.state_dir)
+        self._lock = self._lock or RunLock(parts.near.state_dir, at_end=self._unclaim)
         shared = self._shared
         with ExitStack() as locked:
             locked.enter_context(self._lock)
@@ -228,15 +256,21 @@ class Watched:
 
     def _wait(self, error: Exception) -> None:
         """Releases a run that can't be watched now; it is tried again later."""
-        parts = self._parts
-        if self._metrics is not None and parts is not None:
+        parts, began = self._parts, self._metrics is not None
+        if began and parts is not None:
             self._release(well=True)
             parts.paging.finish(0.0)
-        if str(error) != self._waits_for:
+        if isinstance(error, LockHeld) and not began:
+            log.debug("%s; it was quicker", error)
+        elif str(error) != self._waits_for:
             log.warning("%s; trying again", error, exc_info=None if isinstance(error, SentinelError) else error)
         self._waits_for = str(error)
 
     def _release(self, *, well: bool) -> None:
+        if self._parts is not None:
+            self._parts.read_ahead.stop()
+        if self._parts is not None and self._lock is not None:
+            self._parts.observer.keep_state(at_once=True)
         metrics, self._metrics, self._watching, self._parts = self._metrics, None, None, None
         if metrics is not None:
             self.well = metrics.close(well=well)

@@ -12,22 +12,23 @@ from typing import Any
 
 from sentinel.act.bisect import Bisect, Bisecting
 from sentinel.act.following import References
+from sentinel.act.judge_cache import JudgeCache
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, Performer, Say
-from sentinel.act.probes import ProbeJob
-from sentinel.act.racing import Racing
 from sentinel.act.wandb_branches import WandbBranches
-from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
+from sentinel.adapters.checkpoints import MANIFESTS, VERIFIED, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.local import LocalJobs, LocalLauncher
 from sentinel.adapters.lock import RunLock
+from sentinel.adapters.mounts import is_local
 from sentinel.adapters.slurm import Queues, SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config
 from sentinel.daemon.paging import Paging, paging_of
 from sentinel.daemon.preconditions import faults_of
+from sentinel.daemon.read_ahead import READ_AHEAD_MB_PER_S, ReadAhead
 from sentinel.daemon.run_files import clock, incident_log_of, source_log_of, state_dir_of
 from sentinel.daemon.sources import Sources, source_at, source_of
 from sentinel.judge.history import History
@@ -37,7 +38,6 @@ from sentinel.plan.decision import gpu_hours_left
 from sentinel.plan.incident import Incident
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.probe import Probe
 from sentinel.vocabulary.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def neighbours_of(config: Config, *, sources: Sources = source_of, queues: Queue
         state_dir=state_dir,
         source=sources(config, state_dir),
         incident_log=incident_log_of(config),
-        checkpoints=Checkpoints(config.run.checkpoints, manifests=state_dir / MANIFESTS),
+        checkpoints=Checkpoints(config.run.checkpoints, manifests=state_dir / MANIFESTS, verified=state_dir / VERIFIED),
         launcher=launcher_of(config, state_dir, job_log, queues),
         approvals=Approvals(state_dir / "approvals"),
         overrides=OverridesFile(state_dir / "overrides.json"),
@@ -88,7 +88,7 @@ def launcher_of(
         return ElsewhereLauncher()
     if launcher.kind == "local":
         return LocalLauncher(
-            LocalJobs(state_dir),
+            LocalJobs(state_dir, config.launcher.command),
             command=launcher.command,
             working_directory=launcher.working_directory,
             log=log,
@@ -123,6 +123,7 @@ class Parts:
     ledger: Ledger
     perform: Performer
     paging: Paging
+    read_ahead: ReadAhead
 
 
 def assemble(
@@ -133,15 +134,16 @@ def assemble(
     own: Callable[[], None] = lambda: None,
     sources: Sources = source_of,
     queues: Queues | None = None,
+    near: Neighbours | None = None,
 ) -> Parts:
-    """Builds all objects of one run; creates its state folder.
+    """Builds all objects of one run, but for the adapters in `near`; creates its state folder.
 
     `own` raises LockHeld where another process has the run's lock: called before each action and each event.
     """
-    near = neighbours_of(config, sources=sources, queues=queues)
+    near = near or neighbours_of(config, sources=sources, queues=queues)
     near.state_dir.mkdir(parents=True, exist_ok=True)
     observer = observer_of(config, near, room_for_saves=policy.room_for_saves)
-    observer.racing, observer.bisects = racing_of(config, near), bisecting_of(config, observer)
+    observer.bisects = bisecting_of(config, observer)
     perform = Performer(near, observer, own)
     paging = paging_of(config, near)
 
@@ -150,37 +152,43 @@ def assemble(
         paging.append(event)
 
     ledger = Ledger(append, clock, say)
-    return Parts(near=near, observer=observer, ledger=ledger, perform=perform, paging=paging)
+    return Parts(
+        near=near,
+        observer=observer,
+        ledger=ledger,
+        perform=perform,
+        paging=paging,
+        read_ahead=read_ahead_of(config, near),
+    )
 
 
-def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
-    """The objects of a command that acts on the run, and the lock that it has to take.
+def read_ahead_of(config: Config, near: Neighbours) -> ReadAhead:
+    """Reads nothing where `[watch] read_ahead_mb_per_s` is 0, or is not set and the filesystem may be shared."""
+    asked = config.watch.read_ahead_mb_per_s
+    if asked is None:
+        asked = READ_AHEAD_MB_PER_S if is_local(config.run.checkpoints) else 0.0
+    return ReadAhead(near.checkpoints, 1e6 * asked)
+
+
+def assemble_to_act(config: Config, say: Say, progress: Callable[[float], None] | None = None) -> tuple[Parts, RunLock]:
+    """The objects of a command that acts on the run, and the lock that it has to take. `progress` is called with the
+    share that is done of a look at the checkpoints.
 
     ConfigError with all of `faults_of`. LockHeld before an action where another process has the run's lock,
     NotOurCheckpoints where another state folder acts on its checkpoints.
     """
-    if wrong := faults_of(config, neighbours_of(config)):
+    near = neighbours_of(config)
+    near.checkpoints.progress = progress
+    if wrong := faults_of(config, near):
         raise ConfigError(f"nothing is done from here: {'; '.join(wrong)}")
-    lock, claim = RunLock(state_dir_of(config)), Claim(config.run.checkpoints, state_dir_of(config))
+    claim = Claim(config.run.checkpoints, state_dir_of(config))
+    lock = RunLock(state_dir_of(config), at_end=claim.release)
 
     def own() -> None:
         lock.renew()
         claim.keep()
 
-    return assemble(config, config.policy, say=say, own=own), lock
-
-
-def racing_of(config: Config, near: Neighbours) -> Racing:
-    def jobs() -> Callable[[Probe, Path], ProbeJob]:
-        from sentinel.daemon.probes import probe_jobs
-
-        if config.source.kind != "journal":
-            raise ConfigError(
-                f"[source] kind is {config.source.kind!r}: rungs race only where the hook writes journals"
-            )
-        return probe_jobs(config)
-
-    return Racing(near=near, jobs=jobs, thresholds=config.judge, at_once=config.bisect.parallel)
+    return assemble(config, config.policy, say=say, own=own, near=near), lock
 
 
 def bisecting_of(config: Config, observer: Observer) -> Bisecting:
@@ -195,11 +203,14 @@ def bisecting_of(config: Config, observer: Observer) -> Bisecting:
 
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:
     references = References(config.run.reference, lambda path: smoothed(str(path), source_at(path, {})))
+    judged_by = (config.run.name, config.run.planned_steps, config.run.reference)
     return Observer(
         near,
         config.judge,
+        name=config.run.name,
         room_for_saves=room_for_saves,
         planned=config.run.planned_steps,
         references=references,
         policy=config.policy,
+        cache=JudgeCache(near.state_dir, config.judge, judged_by) if config.source.kind == "journal" else None,
     )

@@ -1,9 +1,9 @@
-"""Which of Slurm's jobs are the run's, and how what was cancelled is submitted again in the same shape."""
+"""What Slurm shows of jobs, and how what was cancelled is submitted again in the same shape."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, get_type_hints
 from urllib.parse import quote, unquote
@@ -29,6 +29,7 @@ class SlurmJob:
     comment: str = ""
     nodes: str = ""  # Where it runs or ran, as n[1-4]; "" for nowhere yet
     dependency: str = ""  # What is not yet fulfilled, as `afterany:7(unfulfilled)`; "" for nothing
+    directory: str = ""  # Its work directory; "" where Slurm does not tell it
 
     @property
     def group(self) -> str:
@@ -84,27 +85,8 @@ def mark_in(comment: str) -> Mark | None:
     return Mark(run=unquote(found[1]), label=unquote(found[2]), number=int(found[3])) if found else None
 
 
-def jobs_of_run(
-    jobs: Iterable[SlurmJob], *, run: str, known: Iterable[str], job_name: str | None, but: Iterable[str]
-) -> tuple[SlurmJob, ...]:
-    """The run's jobs that have not ended, by id: what may write, and what would begin when that is stopped.
-
-    Those that a journal has named (`known`: ids as `4711` or `7_2`), with the rest of their arrays; those of the
-    configured name; those that sentinel has submitted for this run; and all that depend on one of these. `but`: jobs
-    that are not the run's whatever they are called, such as the one that sentinel itself runs in.
-    """
-    there = [job for job in jobs if job.id not in set(but) and job.group not in set(but)]
-    named = {word.partition("_")[0] for word in known}
-    groups = {job.group for job in there if job.id in named or job.group in named or job.name == job_name}
-    groups |= {job.group for job in there if (mark := mark_in(job.comment)) is not None and mark.run == run}
-    found: set[str] = set()
-    while groups != found:
-        found = set(groups)
-        groups |= {job.group for job in there if found & set(_needs(job.dependency))}
-    return tuple(sorted((j for j in there if j.group in groups and not j.ended), key=lambda j: int(j.id)))
-
-
-def _needs(dependency: str) -> list[str]:
+def needs(dependency: str) -> list[str]:
+    """Ids of the jobs and arrays that a dependency names, in its order."""
     return [match["id"] for match in _NEEDED.finditer(dependency)]
 
 
@@ -180,7 +162,7 @@ def _in_order(groups: dict[str, list[SlurmJob]]) -> list[str]:
     order: list[str] = []
     left = list(groups)
     while left:
-        ready = [g for g in left if not {n for j in groups[g] for n in _needs(j.dependency)} & (set(left) - {g})]
+        ready = [g for g in left if not {n for j in groups[g] for n in needs(j.dependency)} & (set(left) - {g})]
         order += (ready or left)[:1]
         left.remove(order[-1])
     return order

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import assert_never
+from datetime import UTC, datetime
+from typing import Protocol, assert_never
 
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     LayerVariance,
+    RanksStandStill,
     Record,
     RunFinished,
     RunStarted,
@@ -32,6 +34,7 @@ class Attempt:
     layers: list[LayerVariance] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     saved: list[CheckpointSaved] = field(default_factory=list)
+    still: RanksStandStill | None = None  # The last word on ranks that stand still
     finished: RunFinished | None = None
 
     @property
@@ -53,18 +56,46 @@ class Attempt:
         return f"stopped at step {step}, before its planned end of {' or '.join(short_of)}"
 
 
+class Again(Protocol):
+    def __call__(self, attempt: int, after: int = -1, /) -> Iterable[Sample]:
+        """The attempt's samples of steps above `after` once more, in order."""
+
+
+def sentence_of(still: RanksStandStill | None) -> str | None:
+    """Which ranks the next step waits for; None where none are known."""
+    if still is None or not still.ranks:
+        return None
+    told = [
+        f"rank {rank} on {host} (pid {pid}) {_HOW.get(how, how)} since"
+        f" {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        for rank, host, pid, since, how in zip(
+            still.ranks, still.hosts, still.pids, still.since_unix_s, still.how, strict=False
+        )
+    ]
+    more = still.in_all - len(told)
+    return "; ".join(told) + (f"; and {more} ranks more" if more > 0 else "")
+
+
+_HOW = {"stopped": "gives no sign of life", "behind": "has not come as far as the others,"}
+
+
 class History:
     """All attempts, in the order of their numbers. `again` gives an attempt's samples once more, from its first one.
     With it the history does not grow with the steps: of samples and layers the last ones are kept. Without it
     everything is kept, as for a command that reads a run once."""
 
-    def __init__(
-        self, records: Iterable[Record] = (), *, again: Callable[[int], Iterable[Sample]] | None = None
-    ) -> None:
+    def __init__(self, records: Iterable[Record] = (), *, again: Again | None = None) -> None:
         self._again = again
         self.attempts: dict[int, Attempt] = {}
         for record in records:
             self.push(record)
+
+    @classmethod
+    def of(cls, attempts: dict[int, Attempt]) -> History:
+        """The history that these are the attempts of, as it was once; its samples can't be asked for again."""
+        history = cls()
+        history.attempts = attempts
+        return history
 
     @property
     def latest(self) -> Attempt | None:
@@ -88,22 +119,26 @@ class History:
                 attempt.validations.append(record)
             case CheckpointSaved():
                 attempt.saved.append(record)
+            case RanksStandStill():
+                attempt.still = record
             case RunFinished():
                 attempt.finished = record
             case _:
                 assert_never(record)
 
-    def samples(self, attempt: Attempt) -> Iterable[Sample]:
-        """All that the attempt has made, in order; asked for again where they are not at hand."""
+    def samples(self, attempt: Attempt, after: int = -1) -> Iterable[Sample]:
+        """All of steps above `after` that the attempt has made, in order; asked for again where not at hand."""
         if self._again is None or attempt.made == len(attempt.samples):
-            return attempt.samples
-        return self._again(attempt.number)
+            return attempt.samples if after < 0 else [s for s in attempt.samples if s.global_step > after]
+        return self._again(attempt.number, after)
 
-    def lineage(self, attempt: Attempt) -> Iterator[Sample]:
-        """The samples that the attempt's weights descend from, its own included, one per step, in order. What an
-        ancestor did after the step that was resumed from is not part of it."""
+    def lineage(self, attempt: Attempt, after: int = -1) -> Iterator[Sample]:
+        """The samples of steps above `after` that the attempt's weights descend from, its own included, one per step,
+        in order. What an ancestor did after the step that was resumed from is not part of it."""
         for ancestor, until in self.descent(attempt):
-            for sample in self.samples(ancestor):
+            if until is not None and until <= after:
+                continue
+            for sample in self.samples(ancestor, after):
                 if until is None or sample.global_step <= until:
                     yield sample
 

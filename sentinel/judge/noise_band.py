@@ -34,6 +34,9 @@ _TAIL_BLOCKS = 128  # Blocks that an outlier is remembered for: 1,024 samples; r
 _TAIL_OUTLIERS = 3  # Outliers of a height within that time that make it part of the noise: one or two are events
 _SETTLED_BLOCKS = 64
 _NOISE_EVERY_BLOCKS = 8  # Blocks after which a settled band's noise is estimated anew; its level moves with each
+_SHOWN_BLOCKS = 64  # Blocks (512 samples) that say how high the signal's medians have been
+_LEAST_SHOWN_BLOCKS = 8  # … without which that is unknown
+_STOOD_BLOCKS = 16  # Blocks (128 samples) after which a level is one that the signal has stood at
 _SQRT_3_2 = math.sqrt(1.5)  # Standard deviation of a chord over that of one value, where they are independent
 _MAX_TAIL = 20.0  # No tail is heavier than this: a loss that leaves 120 deviations is news in every run
 
@@ -111,6 +114,7 @@ class NoiseBand:
         self._levels: deque[float] = deque(maxlen=_LEVEL_BLOCKS)
         self._values: deque[Sequence[float]] = deque(maxlen=_WANDERING_BLOCKS)
         self._wandering: deque[float] = deque(maxlen=_WANDERINGS)
+        self._shown: deque[float] = deque(maxlen=_SHOWN_BLOCKS)
         self._blocks = 0
         self.ready = False  # Whether enough was seen for the band to be more than provisional
         self.level = math.nan  # In the signal's unit; nan before the first value
@@ -138,6 +142,7 @@ class NoiseBand:
         newest = self.newest = median(values) if middle is None else middle
         before = levels[-1] if levels else newest
         levels.append(newest)
+        self._shown.append(newest)
         self._values.append(values)
         self.level = level = min(median(levels), (newest + before) / 2)
         if not self.lowest <= level:  # nan: the first
@@ -166,6 +171,16 @@ class NoiseBand:
         sigma = max(neighbours, median(self._wandering))
         self.independence = (neighbours / sigma) ** 2 if sigma > 0 else 1.0
         return sigma
+
+    @property
+    def highest(self) -> float:
+        """The highest median of a block among the last 64 that were learned; inf before there are eight."""
+        return max(self._shown) if len(self._shown) >= _LEAST_SHOWN_BLOCKS else math.inf
+
+    def has_stood(self, height: float) -> bool:
+        """Whether no median of the last 16 blocks was so far above the level: it is where the signal was for long."""
+        last = list(self._shown)[-_STOOD_BLOCKS:]
+        return len(last) == _STOOD_BLOCKS and max(last) < self.level + height
 
     @property
     def falling(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range
+from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE, POSITIVE_OR_INF, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +93,16 @@ class Thresholds:
     """The same after a curriculum has admitted more of the samples: it begins with the easy ones, and means to."""
 
     hopeless_loss: Annotated[float, POSITIVE_OR_INF] = 10.8
-    """Nats at which a model of more than 1,000 steps knows nothing: ln(50257), a uniform guess over GPT-2's tokens.
+    """Nats above which `outright_factor` counts: ln(50257), a uniform guess over GPT-2's tokens.
 
-    Only for a run that is first seen there: nothing before it can tell that it was better. inf turns it off.
+    A loss that is almost 0 moves by such factors and comes back. inf turns outright_factor off.
+    """
+
+    negative_loss: bool = False
+    """Whether the loss may be below 0, as an objective of reinforcement learning that `loss` names.
+
+    A cross entropy is not: readings that are all below 0 are no loss (a pipeline rank without one prints -1), and the
+    verdict is blind. `sentinel replay --loss NAME` allows it.
     """
 
     led_by_window_steps: Annotated[int, AT_LEAST_0] = 50
@@ -119,4 +126,10 @@ class Thresholds:
 
     Only where nothing better is known: a job that the scheduler shows as ended, or a process that is seen dead on its
     own machine, is gone at once. An hour is longer than a save or an evaluation lasts. inf: such a run is never gone.
+    """
+
+    quiet_s: Annotated[float | None, POSITIVE] = None
+    """Seconds for which no file of the checkpoints may have changed before files are moved or a job is started, however
+    certain it is that the job has ended. Unset: 120 where the save folder may be on a shared filesystem, whose clients
+    see a change up to a minute late; 3 on a filesystem of this machine alone.
     """

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from sentinel.judge.detectors.no_loss import why_no_loss
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 
@@ -37,6 +38,7 @@ class Context:
     pending: bool = False  # Whether the job waits in a scheduler's queue
     unavailable: str | None = None  # Why the readings cannot be taken at all; None where they can
     attempt: int | None = None  # The newest attempt; None before the first
+    taken_back: str | None = None  # The incident whose undo took the newest attempt back; None where none did
     finished_reason: str | None = None  # How the newest attempt ended, "finished" only at its planned end
     # When the newest attempt's last sample came: `now` less the silence of the journal or log that it is read from, by
     # the filesystem's clock and this machine's monotonic one. Of Prometheus, when it was scraped, by Prometheus's
@@ -46,6 +48,7 @@ class Context:
     # Since when the running job is seen, by this watch's own clock; None where none runs, or that is unknown.
     job_seen_unix_s: float | None = None
     second_witness_unix_s: float | None = None  # When a log, checkpoint or journal was written last, likewise
+    still: str | None = None  # The ranks that the next step waits for, as a sentence; None where none are known
     warmup_end_step: int | None = None  # Where the newest attempt's warmups and curricula have come to their ends
 
 
@@ -90,7 +93,8 @@ def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
             led_by=alarm.led_by,
             led_by_steps=alarm.led_by_steps,
         )
-    kind, reason = _verdict_without_samples(context, thresholds) or _verdict_of_samples(series, context)
+    answer = _taken_back(context) or _verdict_without_samples(context, thresholds)
+    kind, reason = answer or _verdict_of_samples(series, context)
     onset_range = series.episode.onset_range if kind is VerdictKind.SPIKE and series.episode is not None else None
     return Verdict(kind=kind, reason=reason, global_step=step, onset_range=onset_range)
 
@@ -102,6 +106,13 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
     if past.kind is VerdictKind.HEALTHY and finished_reason == "finished":
         return replace(past, kind=VerdictKind.FINISHED, reason="the run reached its planned end")
     return past
+
+
+def _taken_back(context: Context) -> _Answer | None:
+    if context.taken_back is None or context.job_alive or context.pending:
+        return None
+    undone = f"the undo of {context.taken_back} took attempt {context.attempt} back"
+    return VerdictKind.PENDING, f"{undone}, and no job has begun since: a person starts it"
 
 
 def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answer | None:
@@ -191,13 +202,16 @@ def _stalled(context: Context, thresholds: Thresholds) -> _Answer | None:
         return None
     if math.isnan(silent_s):  # no clock: it is not older than what the job wrote last
         silent_s = context.now_unix_s - witness
-    return VerdictKind.STALLED, f"the job is alive, but journal and log have been silent for {silent_s:.0f} s"
+    silent = f"the job is alive, but journal and log have been silent for {silent_s:.0f} s"
+    return VerdictKind.STALLED, silent if context.still is None else f"{silent}: {context.still}"
 
 
 def _verdict_of_samples(series: Series, context: Context) -> _Answer:
     step, end = series.last_step, context.warmup_end_step
     if series.episode is not None:
         return VerdictKind.SPIKE, series.episode.waiting
+    if (why := why_no_loss(series.known.baseline)) is not None:
+        return VerdictKind.BLIND, why
     if end is not None and step is not None and step < end:
         return VerdictKind.WARMING_UP, f"a warmup or curriculum goes on until step {end}; no spike is open"
     if not series.band_ready:

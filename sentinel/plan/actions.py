@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
@@ -56,33 +56,6 @@ class PointLatest:
 
     tag: str | None
     global_step: int
-    incident: str
-    rollback: str
-
-
-@dataclass(frozen=True, slots=True)
-class StartProbe:
-    """Start a rung's short training beside the run, in folders of its own."""
-
-    probe: str
-    incident: str
-
-
-@dataclass(frozen=True, slots=True)
-class StopProbe:
-    """Ask a probe's job to end, then make it, and see it gone."""
-
-    probe: str
-    incident: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptProbe:
-    """Make what a probe has written the run's: event files, journal, and by rename its checkpoints after that step."""
-
-    probe: str
-    tag: str  # its last checkpoint
-    after_step: int
     incident: str
     rollback: str
 
@@ -140,7 +113,9 @@ class AskForSave:
 
 _OfTheRun = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob | AskForSave
 _MovesFiles = QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides
-Action = _OfTheRun | _MovesFiles | StartProbe | StopProbe | AdoptProbe | FollowBisect
+Action = _OfTheRun | _MovesFiles | FollowBisect
+
+MOVES_FILES = get_args(_MovesFiles)  # what a rollback does between the old job and the new one
 
 
 def to_json(action: Action) -> dict[str, Any]:
@@ -175,11 +150,6 @@ def _branched(action: BranchWandb) -> str:
     return f"begin a W&B run …-{action.rollback} {way} the trainer's run up to step {action.global_step}"
 
 
-def _adopted(action: AdoptProbe) -> str:
-    later = f"the checkpoints of {action.probe} after step {action.after_step} up to {action.tag}"
-    return f"make {later}, and its event files, the run's"
-
-
 # its name in JSON, and what it is going to do; what it has done: `sentences`
 _NAMED: Mapping[type, tuple[str, Callable[[Any], str]]] = {
     VerifyCheckpoint: ("verify_checkpoint", lambda a: f"read {a.tag} whole and check it"),
@@ -195,9 +165,6 @@ _NAMED: Mapping[type, tuple[str, Callable[[Any], str]]] = {
     BranchWandb: ("branch_wandb", _branched),
     WriteOverrides: ("write_overrides", lambda a: f"write overrides.json for {a.overrides.rollback}"),
     StartJob: ("start_job", lambda a: f"start the job again{f' as {a.rollback}' if a.rollback else ''}"),
-    StartProbe: ("start_probe", lambda a: f"start the probe {a.probe} in its own folders"),
-    StopProbe: ("stop_probe", lambda a: f"stop the probe {a.probe} and see it gone"),
-    AdoptProbe: ("adopt_probe", _adopted),
     FollowBisect: ("follow_bisect", lambda a: f"follow the probes of {a.incident}'s bisect"),
     AskForSave: ("ask_for_save", lambda a: f"ask the trainer for a save, for the early warning at step {a.step}"),
 }

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.facts import Alert, AlertState, Facts, Memory, Turn
 from sentinel.plan.incident import Event
 from sentinel.plan.incident_events import event
 from sentinel.plan.liveness import hindered, life_of
-from sentinel.plan.look import Alert, AlertState, Look, Memory, Turn
 from sentinel.plan.observation import Life
 from sentinel.plan.page import Severity
 from sentinel.plan.policy import Policy
@@ -23,40 +23,40 @@ _UNKNOWN_S = 60.0  # seconds for which the state of a job that trains well may b
 _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
 
-def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...]:
-    """The state of each topic, once the turn is done; None for a turn that failed (`look.failure`). While the
+def alerts_of(facts: Facts, policy: Policy, turn: Turn | None) -> tuple[Alert, ...]:
+    """The state of each topic, once the turn is done; None for a turn that failed (`facts.failure`). While the
     readings are away nothing is known of the job: its topics stay as they were."""
-    kind, within_s = look.verdict.kind, policy.confirm_within_s
-    blind = look.verdict.reason if kind is VerdictKind.BLIND else None
+    kind, within_s = facts.verdict.kind, policy.confirm_within_s
+    blind = facts.verdict.reason if kind is VerdictKind.BLIND else None
     alerts = [
-        *_watch_failing(look, policy),
-        Alert(topic="paging", reason=look.paging_problem),
+        *_watch_failing(facts, policy),
+        Alert(topic="paging", reason=facts.paging_problem),
         Alert(topic="blind", reason=blind, severity="warning", within_s=within_s),
     ]
     if blind is not None:
         return tuple(alerts)
-    hangs = look.verdict.reason if kind is VerdictKind.STALLED else None
-    alerts += [Alert(topic="overlap", reason=look.run.overlap), _bad_start(look)]
-    alerts += [_early_warning(look, policy), _unknown(look, policy), Alert(topic="stalled", reason=hangs)]
+    hangs = facts.verdict.reason if kind is VerdictKind.STALLED else None
+    alerts += [Alert(topic="overlap", reason=facts.run.overlap), _bad_start(facts)]
+    alerts += [_early_warning(facts, policy), _unknown(facts, policy), Alert(topic="stalled", reason=hangs)]
     if kind is not VerdictKind.DOWN:
         alerts.append(Alert(topic="down"))
     elif turn is not None and turn.down is not None:
         severity: Severity = "critical" if policy.mode == "act" else "warning"
-        reason = f"{look.verdict.reason}; {turn.down}"
+        reason = f"{facts.verdict.reason}; {turn.down}"
         alerts.append(Alert(topic="down", reason=reason, severity=severity, within_s=turn.down_within_s))
     return tuple(alerts)
 
 
-def with_alerts(turn: Turn, alerts: tuple[Alert, ...], look: Look) -> Turn:
+def with_alerts(turn: Turn, alerts: tuple[Alert, ...], facts: Facts) -> Turn:
     """The turn with what is due of the alerts, and with its memory of what is wrong. What an earlier daemon has told,
     and the log does not say to be over, goes on."""
-    states = {**alert_states(look.events), **turn.memory.alert_states}
-    records, memory = _recorded(alerts, replace(turn.memory, alert_states=states), look.run.now_unix_s)
+    states = {**alert_states(facts.events), **turn.memory.alert_states}
+    records, memory = _recorded(alerts, replace(turn.memory, alert_states=states), facts.run.now_unix_s)
     return replace(turn, alerts=alerts, alert_records=records, memory=memory)
 
 
 def failed_look(
-    reason: str, memory: Memory, policy: Policy, now_unix_s: float, *, last: Look | None
+    reason: str, memory: Memory, policy: Policy, now_unix_s: float, *, last: Facts | None
 ) -> tuple[tuple[Event, ...], Memory]:
     """What is to be recorded where a look itself failed, and nothing is known; and what is remembered of it."""
     return _recorded((_failing(reason, last, policy),), memory, now_unix_s)
@@ -72,24 +72,24 @@ def _recorded(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tup
     return tuple(records), replace(memory, alert_states=states)
 
 
-def _watch_failing(look: Look, policy: Policy) -> tuple[Alert, ...]:
-    jobs = look.run.jobs
-    if look.failure is not None:
-        return (_failing(look.failure.reason, look, policy),)
+def _watch_failing(facts: Facts, policy: Policy) -> tuple[Alert, ...]:
+    jobs = facts.run.jobs
+    if facts.failure is not None:
+        return (_failing(facts.failure.reason, facts, policy),)
     if not jobs.known and not jobs.elsewhere:
-        return (_failing(f"job state unknown: {jobs.why_unknown}", look, policy),)
-    known = not unsettled(look.events, look.run.now_unix_s, within_s=policy.confirm_within_s)
+        return (_failing(f"job state unknown: {jobs.why_unknown}", facts, policy),)
+    known = not unsettled(facts.events, facts.run.now_unix_s, within_s=policy.confirm_within_s)
     return (Alert(topic="watch_failing"),) if known else ()
 
 
-def _failing(reason: str, look: Look | None, policy: Policy) -> Alert:
-    severity: Severity = "critical" if look is not None and look.run.open_incident else "warning"
+def _failing(reason: str, facts: Facts | None, policy: Policy) -> Alert:
+    severity: Severity = "critical" if facts is not None and facts.run.open_incident else "warning"
     return Alert(topic="watch_failing", reason=reason, severity=severity, within_s=policy.confirm_within_s)
 
 
-def _unknown(look: Look, policy: Policy) -> Alert:
+def _unknown(facts: Facts, policy: Policy) -> Alert:
     """Why nothing could be done: told at once where something is to be done, else when it lasts."""
-    run, why = look.run, None
+    run, why = facts.run, None
     theirs = any(writer.foreign for writer in run.jobs.writers)
     # attached to a run whose job waits or has yet to be submitted: its checkpoints are old
     before_first = not run.attempts and not theirs and all(sign.age_s >= run.gone_after_s for sign in run.signs)
@@ -97,24 +97,25 @@ def _unknown(look: Look, policy: Policy) -> Alert:
         known = life_of(run)
         of_anybody = known.sentence if known.life is Life.UNKNOWN else None
         why = of_anybody if policy.mode == "observe" else hindered(run)  # to observe, it may be another account's
-    due = run.open_incident is not None or look.verdict.kind in _TO_ACT_ON
+    due = run.open_incident is not None or facts.verdict.kind in _TO_ACT_ON
     severity: Severity = "warning" if policy.mode == "observe" else "critical"
-    return Alert(topic="unknown", reason=why, severity=severity, within_s=0.0 if due else _UNKNOWN_S)
+    expires_s = max((beat.expires_s for beat in run.heartbeats), default=0.0)  # until then it may lift by itself
+    return Alert(topic="unknown", reason=why, severity=severity, within_s=2 * expires_s if due else _UNKNOWN_S)
 
 
-def _early_warning(look: Look, policy: Policy) -> Alert:
+def _early_warning(facts: Facts, policy: Policy) -> Alert:
     """Each warning is told once: after a rollback one from before the target is in force again."""
-    warning = look.series.warning if policy.warn != "off" else None
+    warning = facts.readings.warning if policy.warn != "off" else None
     reason = None if warning is None else warning.reason
-    lasts = "early_warning" in alert_states(look.events)
+    lasts = "early_warning" in alert_states(facts.events)
     told = any(
-        e["event"] == "alert_firing" and (e["topic"], e["reason"]) == ("early_warning", reason) for e in look.events
+        e["event"] == "alert_firing" and (e["topic"], e["reason"]) == ("early_warning", reason) for e in facts.events
     )
     return Alert(topic="early_warning", reason=None if told and not lasts else reason, severity="warning")
 
 
-def _bad_start(look: Look) -> Alert:
-    found = newest_audit(look)
+def _bad_start(facts: Facts) -> Alert:
+    found = newest_audit(facts)
     if found is None or found.verdict is not Continued.NO:
         return Alert(topic="bad_start")
     return Alert(topic="bad_start", reason=found.reason, severity="critical" if found.spoils else "warning")

@@ -8,6 +8,7 @@ from typing import Literal
 
 from sentinel.plan.incident import Event
 from sentinel.plan.sentences import sentence, story
+from sentinel.vocabulary.texts import for_people
 
 # recovery: from the restart that helped to the incident's closing; closed: any other end of one
 Kind = Literal["onset", "alarm", "rollback", "recovery", "stopped", "closed"]
@@ -52,7 +53,7 @@ def marks(run: str, events: Iterable[Event], when: Mapping[tuple[int, int], floa
             if rollback in made:  # its decision says more of it than its end does
                 made[rollback] = replace(made[rollback], end_unix_s=now)
             continue
-        text = f"{incident}: {sentence(event)}"
+        text = for_people(f"{incident}: {sentence(event)}")
         for kind, begin, end in _stretches(event, when, restarted.get(incident, now)):
             key = rollback if kind == "rollback" else f"{incident}/{kind}"
             times = {"time_unix_s": begin, "end_unix_s": end}
@@ -113,7 +114,7 @@ def overlays(run: str, events: Sequence[Event]) -> tuple[Overlay, ...]:
             last_step=int(max(last, opened.get("alarm_step") or last)),
             alarm_unix_s=float(opened["time_unix_s"]),
             outcome=str(ends[-1].get("outcome") or ends[-1]["event"]) if ends else "open",
-            text="\n".join(told.sentence for told in story(events, incident)),
+            text=for_people("\n".join(told.sentence for told in story(events, incident))),
         )
         made.append(overlay)
     return tuple(made)

@@ -43,6 +43,10 @@ class Baseline(TrainingSettings, Described):
     """What the run trained with when the incident began, and who says so: each rung changes this, not what the last
     rung left. None is what the trainer has not reported; a schedule that does nothing is one that is switched off."""
 
+    own_peak_lr: float | None = None  # what the run's first attempt reported: factors of a rung are of it
+    own_lr_warmup: int | None = None  # likewise, in the unit of `lr`
+    own_clip_grad: float | None = None  # likewise
+    lr_unknown: str | None = None  # why the trainer reports no LR schedule, as a phrase; None where it gives no reason
     lr_from_start: bool | None = None  # whether the LR's warmup counts from the run's beginning, as Megatron's does
     from_arguments: tuple[str, ...] = ()  # fields read from the trainer's arguments, not from what it runs with
     by_script: tuple[str, ...] = ()  # fields that the trainer has not reported, and that its job script shows
@@ -71,7 +75,22 @@ def baseline_of(started: RunStarted | None) -> Baseline:
     names = {setting.reported_as: name for name, setting in settings_of().items() if setting.reported_as}
     return Baseline(
         **{f.name: getattr(settings, f.name) for f in fields(settings)},
+        lr_unknown=started.lr_schedule_unknown if settings.lr is None else None,
         from_arguments=tuple(names.get(name, name) for name in started.from_arguments or ()),
+    )
+
+
+def with_own_start(baseline: Baseline, first: RunStarted | None) -> Baseline:
+    """With what the run's first attempt reported of what a rung multiplies; as it is where that is not known."""
+    if first is None or first.rollback is not None:
+        return baseline
+    own = baseline_of(first)
+    same_unit = own.lr is not None and baseline.lr is not None and own.lr.unit == baseline.lr.unit
+    return replace(
+        baseline,
+        own_peak_lr=own.lr.peak if own.lr is not None else None,
+        own_lr_warmup=own.lr.warmup if own.lr is not None and same_unit else None,
+        own_clip_grad=own.clip_grad,
     )
 
 
@@ -80,6 +99,8 @@ def filled(reported: Baseline, script: Baseline | None) -> Baseline:
     if script is None:
         return reported
     gaps = {f.name: getattr(script, f.name) for f in fields(Baseline) if getattr(reported, f.name) is None}
+    if reported.lr_unknown is not None:  # the trainer has an LR schedule, and it is not the one of its arguments
+        gaps["lr"] = None
     shown = tuple(name for name, value in gaps.items() if value is not None and name != "lr_from_start")
     return replace(reported, **gaps, by_script=(*reported.by_script, *shown))
 

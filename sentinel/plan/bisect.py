@@ -10,18 +10,19 @@ spread the gradients of a rank; Adam's variance or momentum its state; the batch
 read.
 
 A probe diverged if the judge says so of its readings, or if the median of its last 8 losses is nearer to the run's than
-to the healthy ones (where the run's is 8 % above those; of a run that came back by itself, the losses from the onset to
-the alarm are compared); else it is calm. The control ends at the alarm, the others half a window later, longer-warmup a
-window later.
+to the healthy ones of the same length (where the run's is 8 % above those; of a run that came back by itself, the
+losses from the onset to the alarm are compared); else it is calm; unknown where the run has no healthy step of that
+length. The control ends at the alarm, the others half a window later, longer-warmup a window later.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sentinel.plan.bad_start import BadStart
+from sentinel.plan.bisect_repeats import first_reading, repeats
 from sentinel.plan.probe import Probe, ProbeResult, Window
 from sentinel.vocabulary.codec import Described
 from sentinel.vocabulary.overrides import Overrides
@@ -41,6 +42,7 @@ RATE, SHORT_WARMUP, LENGTH = "learning rate", "LR warmup too short", "sequence l
 STALE_MOMENTS, BROKEN_NODE, CHANCE = "Adam's moments", "hardware: a node of the attempt", "chance"
 WEIGHTS, ADAM, GRADIENTS = "hardware: the weights", "hardware: Adam's state", "hardware: the gradients of a rank"
 OTHER_INPUT = "the trainer read other data or settings"
+BAD_START = "a start that did not continue the run"
 
 HEALS = {  # change -> the cause that it speaks for where it heals
     SKIP: SAMPLES,
@@ -74,6 +76,7 @@ class Evidence:
     in_risky_window: bool = False  # whether the onset lies in the first three LR warmups
     spread_growth: float = 1.0  # largest spread over the ranks near the onset over the usual one
     spread_of: str | None = None  # of which reading
+    bad_start: BadStart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +188,16 @@ def _answered(question: Question, results: Results, ranked: list[Suspect], reaso
         why = "the bisect has not come to it"
     left = (name for name in CHEAPEST_FIRST if name not in results)
     not_tried = tuple((name, question.not_possible.get(name, why)) for name in left)
-    return Answer(ranked=tuple(ranked), reason=reason, repeats=repeats(results), not_tried=not_tried)
+    if (bad := question.evidence.bad_start) is not None:
+        sure, said = bad.suspicion(control, question.probes[CONTROL].global_step)
+        suspect = Suspect(cause=BAD_START, sure=sure, why=said, rung=bad.rung if sure == "likely" else None)
+        ranked = [suspect, *ranked] if sure == "likely" else [*ranked, suspect]
+    return Answer(
+        ranked=tuple(ranked),
+        reason=reason,
+        repeats=repeats(control, results.get(AGAIN)),
+        not_tried=not_tried,
+    )
 
 
 def _untold(control: ProbeResult, question: Question) -> str:
@@ -197,36 +209,11 @@ def _untold(control: ProbeResult, question: Question) -> str:
     )
 
 
-def repeats(results: Results) -> str:
-    """Whether the trainer repeats itself bit for bit, as a sentence."""
-    control, again = results.get(CONTROL), results.get(AGAIN)
-    if control is None or not control.compared:
-        return "it is not known whether the trainer repeats itself"
-    if control.exact:
-        return f"the trainer repeats itself bit for bit: {control.compared} steps of the control are as the run's"
-    if again is None:
-        return f"the control differs from the run from step {control.differs_at} on, in {_first(control)}"
-    if control.losses == again.losses:
-        return "the trainer repeats itself bit for bit: two controls agree in every step"
-    return f"the trainer does not repeat itself: two controls differ by up to {noise_floor(results):.3g} nats"
-
-
-def noise_floor(results: Results) -> float:
-    """The largest difference of the losses of the two controls at one step, nats; 0 where they agree."""
-    one, other = (dict(results[name].losses) for name in (CONTROL, AGAIN))
-    found = [abs(loss - other[step]) for step, loss in one.items() if step in other]
-    return max((d for d in found if math.isfinite(d)), default=0.0)
-
-
-def _first(result: ProbeResult) -> str:
-    return result.differs_in[0] if result.differs_in else "nothing"
-
-
 def _not_repeated(results: Results) -> Iterator[Suspect]:
     """The run diverged and its repetition does not."""
     control, again = results[CONTROL], results.get(AGAIN)
     rung = {"note": "restart from the checkpoint with nothing changed, without the attempt's nodes"}
-    at, what = control.differs_at, _first(control)
+    at, what = control.differs_at, first_reading(control)
     part = next((cause for names, cause in _DIFFERED_FIRST if what in names), CHANCE)
     seen = f"the control is the run bit for bit up to step {at}, where {what} differs, and does not diverge"
     began_late = control.compared > 0 and at is not None and at > min((s for s, _ in control.losses), default=0)
@@ -238,7 +225,7 @@ def _not_repeated(results: Results) -> Iterator[Suspect]:
     elif control.losses == again.losses and began_late:
         yield Suspect(cause=part, sure="sure", why=f"{seen}; a second control agrees with it in every step", rung=rung)
     else:
-        why = f"two controls do not diverge; {repeats(results)}; more controls would tell how often it diverges"
+        why = f"two controls do not diverge; {repeats(control, again)}; more controls would tell how often it diverges"
         yield Suspect(cause=CHANCE, sure="possible", why=why)
         yield Suspect(
             cause=part, sure="possible", why=f"two controls do not diverge, the run did not; {what} differs first"

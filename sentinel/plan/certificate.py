@@ -1,4 +1,4 @@
-"""certificates(look): of each checkpoint whether it is whole and healthy, and why not."""
+"""certificates(…): of each checkpoint whether it is whole and healthy, and why not."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from sentinel.judge.events import Event as JudgeEvent
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt, History
-from sentinel.plan.incident import Event, Incident, Rollback
+from sentinel.plan.incident import Event, Incident
 from sentinel.plan.incident_events import fold
-from sentinel.plan.look import Look
-from sentinel.plan.observation import Checkpoint, SpoiltSpan
+from sentinel.plan.observation import Checkpoint, RunState, SpoiltSpan
 from sentinel.plan.start_audit import audits_of
 
 REBUILT_STEPS = 1000  # after which Adam's second moment (beta2 = 0.999) has forgotten what a start has broken
@@ -59,7 +58,7 @@ def taken_back(history: History, incidents: Iterable[Incident]) -> tuple[Inciden
     any more."""
     descent = history.descent(history.latest) if history.latest is not None else []
     line = {_of(attempt) for attempt, _ in descent}
-    return tuple(i for i in incidents if any(_starts(r) & line for r in i.rollbacks if r.taken_back))
+    return tuple(i for i in incidents if any(line.intersection(r.names) for r in i.rollbacks if r.taken_back))
 
 
 def standing_attempt(history: History, incidents: Iterable[Incident]) -> Attempt | None:
@@ -80,23 +79,27 @@ def _brought_back(history: History, incidents: Iterable[Incident]) -> Iterator[S
 
 
 def _of(attempt: Attempt) -> str | None:
-    """The rollback, or the probe that has become the run, that it was started for."""
+    """The rollback that it was started for, by one of its names."""
     return attempt.started.rollback if attempt.started is not None else None
 
 
-def _starts(rollback: Rollback) -> set[str | None]:
-    return {rollback.id} if rollback.adopts is None else {rollback.id, rollback.adopts.probe}
-
-
-def certificates(look: Look, *, pinned: Collection[str], manifests: Collection[str]) -> tuple[Certificate, ...]:
-    """By step. `manifests`: the tags that have one."""
-    audits, read = audits_of(look.events), _read_whole(look.events)
-    undone = {start for i in look.run.incidents for r in i.rollbacks if r.taken_back for start in _starts(r)}
-    attempts = [(n, attempt) for n, attempt in sorted(look.history.attempts.items()) if _of(attempt) not in undone]
+def certificates(
+    run: RunState,
+    history: History,
+    judged: Collection[JudgeEvent],
+    events: tuple[Event, ...],
+    *,
+    pinned: Collection[str],
+    manifests: Collection[str],
+) -> tuple[Certificate, ...]:
+    """By step. `judged`: the judge's events, `events`: the incident log; `manifests`: the tags that have one."""
+    audits, read = audits_of(events), _read_whole(events)
+    undone = {name for i in run.incidents for r in i.rollbacks if r.taken_back for name in r.names}
+    attempts = [(n, attempt) for n, attempt in sorted(history.attempts.items()) if _of(attempt) not in undone]
     saver = {saved.tag: number for number, attempt in attempts for saved in attempt.saved}
     made = []
-    for c in look.run.checkpoints:
-        verdict, why = _verdict(look, c)
+    for c in run.checkpoints:
+        verdict, why = _verdict(run, judged, c)
         audit = audits.get(saver.get(c.tag, 0))
         whole = False if c.verified is False else c.complete
         made.append(
@@ -116,14 +119,14 @@ def certificates(look: Look, *, pinned: Collection[str], manifests: Collection[s
     return tuple(made)
 
 
-def _verdict(look: Look, checkpoint: Checkpoint) -> tuple[str | None, str | None]:
+def _verdict(run: RunState, judged: Iterable[JudgeEvent], checkpoint: Checkpoint) -> tuple[str | None, str | None]:
     """The judge's verdict on its step, and what speaks against it; (None, a sentence) where no reading is known."""
     step = checkpoint.global_step
-    if step not in look.run.positions:
+    if step not in run.positions:
         return None, "no reading of its step is known"
-    if (found := look.run.unhealthy_at(step)) is not None:
+    if (found := run.unhealthy_at(step)) is not None:
         return "diverged", found.reason
-    at = [e for e in look.series.events if _covers(e, step)]
+    at = [e for e in judged if _covers(e, step)]
     if diverged := [e for e in at if e.recommend_rollback]:
         return "diverged", diverged[0].reason
     spiked = any(e.kind is EventKind.SPIKE for e in at)

@@ -16,7 +16,7 @@ from sentinel.plan.mitigation import changes, not_applied, overrides_for, plain_
 from sentinel.plan.observation import Life, RunState, SpoiltSpan
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import unreported
-from sentinel.plan.rollback import Plan, no_room, not_yet_verified, on_hold, plan_rollback
+from sentinel.plan.rollback import ELSEWHERE, Plan, no_room, not_yet_verified, on_hold, plan_rollback
 from sentinel.plan.target import Target, choose_target
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
@@ -60,12 +60,9 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
         return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
     if (refused := no_room(run)) is not None:
         return refused
-    return plan_found(rung, incident, run, policy) if rung.bisect else plan_rung(rung, incident, run, policy)
-
-
-def plan_rung(rung: Rung, incident: Incident, run: RunState, policy: Policy, *, beside: int = 0) -> Plan:
-    """The plan of a rung that restarts; `beside`: how many rungs stand before it in the same race."""
-    target = choose_target(incident, rung, run, policy, beside=beside)
+    if rung.bisect:
+        return plan_found(rung, incident, run, policy)
+    target = choose_target(incident, rung, run, policy)
     try:
         decision = _decision(incident, rung, target, run, policy)
     except ConfigError as error:
@@ -159,6 +156,9 @@ def decision_of(
         unconfirmed=unconfirmable,
         in_script=run.jobs.rewrites_script,
         restart=restart,
+        after_attempt=max((a.number for a in run.attempts), default=0),
+        known_jobs=tuple(w.id for w in run.jobs.writers),
+        place=run.place,
     )
 
 
@@ -179,6 +179,8 @@ def has_not_healed(wait: Wait, verdict: Verdict, run: RunState) -> str | None:
 
 
 def _nothing_decided_now(run: RunState, policy: Policy) -> Plan | None:
+    if run.jobs.elsewhere:
+        return Plan(refusal=ELSEWHERE, waits=True)
     if not run.jobs.known:  # the job's script is a part of what is decided upon
         return Plan(refusal=f"job state unknown: {run.jobs.why_unknown}", waits=True)
     if (refused := on_hold(run)) is not None:

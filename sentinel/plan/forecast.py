@@ -40,7 +40,7 @@ def price(decision: Rollback, run: RunState) -> Price:
 
 
 def lost_steps(target_step: int, run: RunState) -> int:
-    """Optimizer steps that a rollback to the target throws away: from there to the newest attempt's last step."""
+    """Optimizer steps that a rollback to the target throws away: from there to the last step of the line in force."""
     return max(0, _last_trained(run) - target_step)
 
 
@@ -49,7 +49,8 @@ def lost_so_far(incidents: Iterable[Incident]) -> int:
 
 
 def _last_trained(run: RunState) -> int:
-    return run.last_step if run.last_step is not None else _newest_checkpoint(run)  # no step reported yet
+    known = run.trained_to if run.trained_to is not None else run.last_step
+    return known if known is not None else _newest_checkpoint(run)  # no step reported yet
 
 
 def _newest_checkpoint(run: RunState) -> int:

@@ -31,6 +31,8 @@ def failure(reason: str, proof: Proof | None, doubts: Iterable[str]) -> str:
     """A failed restart as a phrase: only a rung whose every change is confirmed can be said not to have helped."""
     if proof is Proof.CONFIRMED:
         return f"did not help: {reason}"
+    if proof is Proof.CONTRADICTED:
+        return f"did not take effect: {reason}"
     return f"failed, and it is not verified that {', '.join(doubts) or 'the change'} took effect: {reason}"
 
 
@@ -59,12 +61,14 @@ Status = Literal["open", "decided", "applied", "holding", "stopped", "closed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adoption:
-    """What the winner of a race leaves to the run, which goes on from it."""
+class Place:
+    """A save folder: the same one by its path, or by its inode where it was renamed or is mounted elsewhere."""
 
-    probe: str  # its name
-    tag: str  # its last checkpoint
-    global_step: int
+    path: str  # without links
+    inode: int | None = None  # None where it is not there, or can't be looked at
+
+    def is_other(self, now: Place) -> bool:
+        return now.path != self.path and (self.inode is None or now.inode != self.inode)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,8 +88,12 @@ class Rollback:
     unconfirmed: tuple[str, ...] = ()  # names of checks that the plan said beforehand can't be confirmed
     in_script: bool = False  # whether its changes were made in the job script, in that trainer's own form
     restart: bool = True  # whether the job is started again after the rollback
-    adopts: Adoption | None = None  # the probe whose checkpoints become the run's; None: it restarts from the target
+    after_attempt: int | None = None  # the newest attempt at the decision, 0 for none; None: an older log has no word
+    known_jobs: tuple[str, ...] = ()  # what ran or waited at the decision, as a launcher names it
+    place: Place | None = None  # the save folder that it was decided for; None: an older log has no word
+    probe: str | None = None  # an older release's probe whose checkpoints became the run's; None from the target itself
     moved_tags: tuple[str, ...] = ()  # checkpoints that its quarantine was to take, over all its intents
+    to_stop: tuple[str, ...] = ()  # what was to be stopped before its files are moved, over all its intents
     begun: bool = False  # whether an action upon the run's files was intended: they may have been changed
     applied: bool = False  # whether every action of it was seen done
     taken_back: bool = False  # whether what was done of it has been taken back since
@@ -96,6 +104,12 @@ class Rollback:
     proof: Proof | None = None  # whether its changes took effect; None while no attempt has shown
     doubts: tuple[str, ...] = ()  # what is contradicted, or not verified: names of checks
     failed: str | None = None  # why the restart failed; only where `proof` is confirmed did the rung not help
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What an attempt that was started for it may report: its own name, or that of the probe that became the
+        run."""
+        return (self.id,) if self.probe is None else (self.id, self.probe)
 
     @property
     def proved(self) -> bool | None:
@@ -131,20 +145,15 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Race:
-    """Rungs that run side by side as probes, each from its own target; the healthiest becomes the run."""
+class SideBySide:
+    """Rungs that an older release tried side by side, each as a probe: see `removed_records`."""
 
-    entrants: tuple[Rollback, ...]  # what each rung would do, under its probe's name, in the ladder's order
+    rungs: Mapping[str, str]  # probe -> rung
     until_step: int  # where every probe ends
     gpu_hours: float | None = None  # what the probes may take together; None where pace or size were not known
-    after_attempt: int | None = None  # the run's newest attempt when the first probe was started; 0 for none
-    started: frozenset[str] = frozenset()  # probes whose start was seen done
-    over: str | None = None  # why it has ended, as a sentence; None while it goes on
+    over: bool = False
     void: bool = False  # whether no probe could be started: none of its rungs was tried
-    winner: Adoption | None = None
-
-    def entrant(self, probe: str) -> Rollback:
-        return next(e for e in self.entrants if e.id == probe)
+    winner: str | None = None  # the probe whose checkpoints become the run's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +205,7 @@ class Incident:
     rollbacks: list[Rollback] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
-    races: list[Race] = field(default_factory=list)
+    side_by_side: list[SideBySide] = field(default_factory=list)
     bisect: Bisected | None = None
     shadows: int = 0
     proposal: Proposal | None = None  # the last one; a decision takes it away
@@ -205,6 +214,9 @@ class Incident:
     note: str | None = None  # the sentence that it was stopped or closed with
     closed_unix_s: float | None = None
     undoing: str | None = None  # what an unfinished undo was begun of: a rollback's id, or its own for all of it
+    undo_after_attempt: int | None = None  # the newest attempt then, 0 for none; None: an older log has no word
+    undo_known_jobs: tuple[str, ...] = ()  # what ran or waited then, as a launcher names it
+    undo_moves: bool = False  # whether that undo has begun to move files
 
     @property
     def half_done(self) -> Rollback | None:
@@ -224,13 +236,12 @@ class Incident:
         return self.waits[-1] if self.waits and self.waits[-1].failed is None else None
 
     @property
-    def race(self) -> Race | None:
-        """The race that goes on, or whose winner is still to be adopted; else None."""
-        last = self.races[-1] if self.races else None
-        if last is None or (last.over is not None and last.winner is None):
+    def unfinished_probes(self) -> SideBySide | None:
+        """Rungs that an older release has begun to try side by side, and has not brought to an end; else None."""
+        last = self.side_by_side[-1] if self.side_by_side else None
+        if last is None or (last.over and last.winner in (None, *(r.probe for r in self.rollbacks))):
             return None
-        adopted = {r.adopts.probe for r in self.rollbacks if r.adopts is not None}
-        return None if last.winner is not None and last.winner.probe in adopted else last
+        return last
 
     @property
     def bisecting(self) -> bool:
@@ -240,19 +251,19 @@ class Incident:
     @property
     def tried(self) -> int:
         """Rungs of the ladder, from its first one, that were tried or could not be."""
-        raced = sum(len(race.entrants) for race in self.races if not race.void)
-        return sum(r.adopts is None for r in self.rollbacks) + raced + len(self.waits) + len(self.skips)
+        beside = sum(len(tried.rungs) for tried in self.side_by_side if not tried.void)
+        return sum(r.probe is None for r in self.rollbacks) + beside + len(self.waits) + len(self.skips)
 
     @property
     def failed_restarts(self) -> int:
-        """Rollbacks and probes so far."""
-        return sum(r.adopts is None for r in self.rollbacks) + sum(len(race.entrants) for race in self.races)
+        """Rollbacks so far, and rungs that were tried beside the run."""
+        return sum(r.probe is None for r in self.rollbacks) + sum(len(tried.rungs) for tried in self.side_by_side)
 
     @property
     def spent_gpu_hours(self) -> float:
-        """What its rollbacks threw away, its races were to take and its bisect took, as far as that was known."""
-        probes = sum(r.gpu_hours or 0.0 for r in self.races) + (self.bisect.gpu_hours or 0.0 if self.bisect else 0.0)
-        return sum(r.lost_gpu_hours or 0.0 for r in self.rollbacks) + probes
+        """What its rollbacks threw away and its probes took, as far as that was known."""
+        probes = [tried.gpu_hours for tried in self.side_by_side] + [self.bisect.gpu_hours if self.bisect else None]
+        return sum(hours or 0.0 for hours in (*(r.lost_gpu_hours for r in self.rollbacks), *probes))
 
 
 def incident_id(number: int) -> str:
@@ -262,11 +273,6 @@ def incident_id(number: int) -> str:
 def rollback_id(incident: str, number: int) -> str:
     """incident-1-r2 is the second rollback of incident-1; unique over the run's life."""
     return f"{incident}-r{number}"
-
-
-def probe_id(incident: str, number: int) -> str:
-    """incident-1-p2 is the second probe that incident-1's races have begun."""
-    return f"{incident}-p{number}"
 
 
 def overrides_to_json(overrides: Overrides | None) -> dict[str, Any] | None:

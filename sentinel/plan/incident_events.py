@@ -9,8 +9,6 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     approved, expired       their yes (by), or that it did not come in time (digest)
     waiting, wait_over      a rung that only watches (rung, from_step, until_step), and that it has not healed (reason)
     rung_skipped            a rung that can't be carried out (rung, hypothesis, reason): the next one is tried
-    race_begun  rungs that are tried side by side (entrants: decisions; until_step, gpu_hours)
-    race_ended  why, and what it leaves to the run (winner: probe, tag, global_step; or null), or that none ran (void)
     bisect_begun, bisect_ended      a rung asks for the cause (rung, newest_attempt); what was found (reason, gpu_hours)
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for an undo
@@ -23,6 +21,8 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     alert_firing, alert_resolved    beside the incidents, such as a job that is gone; that it is over (topic, reason)
     start_audited           whether an attempt goes on with the run (attempt, verdict, fault, reason, checks)
     closed      outcome: recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
+
+What older releases have written besides: `removed_records`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ from sentinel.judge.verdict import Verdict
 from sentinel.plan.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident import (
     PROOFS,
-    Adoption,
     Bisected,
     Event,
     Incident,
+    Place,
     Proof,
     Proposal,
-    Race,
     Rollback,
     Skip,
     Wait,
@@ -50,6 +49,7 @@ from sentinel.plan.incident import (
     proof_of,
 )
 from sentinel.plan.proof import Check, outcome
+from sentinel.plan.removed_records import probe_of, take_removed
 from sentinel.vocabulary.errors import IncidentLogError, SentinelError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, shown, to_number
@@ -100,24 +100,22 @@ def ignored(number: int, rollback: Rollback, attempt: int, baseline: Baseline, c
 
 
 _DECISION = ("changes", "lost_steps", "lost_gpu_hours", "unconfirmed", "in_script", "restart")
-_WINNER = ("probe", "tag", "global_step")
 
 
 def decided(kind: str, incident: str, decision: Rollback, **facts: Any) -> Event:
     """`decided`, `proposed` or `shadow`: a rung, its target and what it changes."""
+    known: dict[str, Any] = {}
+    if kind == "decided":
+        known = {"newest_attempt": decision.after_attempt, "jobs": decision.known_jobs}
+        known |= {} if decision.place is None else {"save_folder": asdict(decision.place)}
     return {
         **event(kind, incident, rollback=decision.id, rung=decision.rung, hypothesis=decision.hypothesis),
         "target": {"tag": decision.target_tag, "global_step": decision.target_step},
         "overrides": overrides_to_json(decision.overrides),
         **{name: getattr(decision, name) for name in _DECISION},
-        **({} if decision.adopts is None else {"adopts": asdict(decision.adopts)}),
+        **known,
         **facts,
     }
-
-
-def race_begun(incident: str, race: Race) -> Event:
-    entrants = [decided("entrant", incident, entrant) for entrant in race.entrants]
-    return event("race_begun", incident, entrants=entrants, until_step=race.until_step, gpu_hours=race.gpu_hours)
 
 
 def proof(rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> Event:
@@ -148,7 +146,7 @@ def fold(events: Iterable[Event]) -> tuple[Incident, ...]:
 
 
 _STRINGS = ("rung", "hypothesis", "reason", "outcome", "digest", "rollback")
-_LISTS = ("changes", "led_by", "unconfirmed")
+_LISTS = ("changes", "led_by", "unconfirmed", "jobs")
 _WHOLE = ("attempt", "alarm_step", "lost_steps", "from_step", "until_step", "newest_attempt")
 
 
@@ -166,13 +164,17 @@ def _take(incidents: dict[str, Incident], event: Event) -> None:
     incident = incidents[event["incident"]]
     if kind in ("intent", "done") and event["action"]["kind"] == "undo":  # of all, or of one rollback
         if kind == "intent":
+            incident.undo_moves |= event.get("moves", False)
             incident.undoing = event["rollback"] or incident.id
+            incident.undo_after_attempt = event.get("newest_attempt")
+            incident.undo_known_jobs = tuple(event.get("jobs", ()))
             return
         for rollback in incident.rollbacks:
             rollback.taken_back |= event["rollback"] in (None, rollback.id)
         return
     _of_incident(incident, kind, event)
-    _of_probes(incident, kind, event)
+    _of_bisect(incident, kind, event)
+    take_removed(incident, kind, event)
     if kind == "closed":
         for other in incidents.values():
             if other.ignored in {r.id for r in incident.rollbacks} and other.status != "closed":
@@ -204,31 +206,18 @@ def _of_incident(incident: Incident, kind: str, event: Event) -> None:
             incident.status, incident.note = "stopped", event["reason"]
         case "closed":
             incident.status, incident.outcome, incident.note = "closed", event["outcome"], event["reason"]
-            incident.closed_unix_s, incident.undoing = time_unix_s, None
+            incident.closed_unix_s, incident.undoing, incident.undo_moves = time_unix_s, None, False
         case "baseline_completed":
             incident.baseline = Baseline.from_json(event["baseline"])
         case "purged":
             incident.purged = True
 
 
-def _of_probes(incident: Incident, kind: str, event: Event) -> None:
+def _of_bisect(incident: Incident, kind: str, event: Event) -> None:
     if kind == "bisect_begun":
         incident.bisect = Bisected(after_attempt=event["newest_attempt"])
     elif kind == "bisect_ended" and incident.bisect is not None:
         incident.bisect = replace(incident.bisect, over=event["reason"], gpu_hours=event["gpu_hours"])
-    elif kind == "race_begun":
-        time_unix_s, facts = float(event["time_unix_s"]), {key: event[key] for key in ("until_step", "gpu_hours")}
-        incident.races.append(Race(entrants=tuple(_decided(e, time_unix_s) for e in event["entrants"]), **facts))
-    elif kind == "race_ended":
-        how = {"over": event["reason"], "void": event.get("void", False), "winner": _adoption(event["winner"])}
-        incident.races[-1] = replace(incident.races[-1], **how)
-    elif kind in ("intent", "done") and event["action"]["kind"] == "start_probe":
-        race, probe = incident.races[-1], event["action"]["probe"]
-        if kind == "done":
-            race = replace(race, started=race.started | {probe})
-        elif race.after_attempt is None:
-            race = replace(race, after_attempt=event.get("newest_attempt") or 0)
-        incident.races[-1] = race
 
 
 def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Event) -> None:
@@ -248,12 +237,16 @@ _CHANGES_THE_RUN = ("quarantine_checkpoints", "point_latest", "cut_tensorboard",
 
 
 def _intended(rollback: Rollback, action: Event, event: Event) -> None:
+    if rollback.after_attempt is None and "newest_attempt" in event:  # a decision of an older version
+        rollback.after_attempt = event["newest_attempt"] or 0
     if action["kind"] in _CHANGES_THE_RUN:
         rollback.begun, rollback.taken_back = True, False
     if action["kind"] == "start_job":
         rollback.starts += 1
         rollback.last_start_unix_s = float(event["time_unix_s"])
         rollback.last_start_attempt = (event["newest_attempt"] or 0) if "newest_attempt" in event else None
+    elif action["kind"] == "stop_job" and action["spare"] is None:
+        rollback.to_stop += tuple(action["jobs"])
     elif action["kind"] == "quarantine_checkpoints":
         rollback.moved_tags += tuple(checked_name(tag, "tags") for tag in action["tags"])
 
@@ -288,12 +281,16 @@ def _decided(event: Event, time_unix_s: float) -> Rollback:
         unconfirmed=tuple(event.get("unconfirmed", ())),
         **{key: event[key] for key in ("rung", "hypothesis", "lost_steps")},
         **{key: event[key] for key in later if key in event},
-        adopts=_adoption(event.get("adopts")),
+        after_attempt=event.get("newest_attempt"),
+        known_jobs=tuple(event.get("jobs", ())),
+        place=None if event.get("save_folder") is None else Place(**event["save_folder"]),
+        probe=probe_of(event),
     )
 
 
-def _adoption(told: Event | None) -> Adoption | None:
-    if told is None:
-        return None
-    checked_name(told["probe"], "probe"), checked_name(told["tag"], "tag")
-    return Adoption(**{key: told[key] for key in _WINNER})
+def proposed_in(event: Event) -> Rollback:
+    """The decision that a `proposed` event holds. IncidentLogError where it makes no sense."""
+    try:
+        return _decided(event, float(event["time_unix_s"]))
+    except (LookupError, TypeError, ValueError, AttributeError, SentinelError) as error:
+        raise IncidentLogError(f"a proposal of the incident log makes no sense: {error!r}") from error

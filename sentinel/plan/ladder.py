@@ -112,16 +112,21 @@ class Rung(OptimizerSettings):
     """1 is linear; None is 2, the square root, which suits all metrics that draw from a part of the data."""
 
     lr_warmup_factor: Annotated[float | None, POSITIVE] = None
-    """Length of the LR warmup, as a multiple of the run's own, counted from the target; None leaves it alone."""
+    """Length of the LR warmup, as a multiple of what the run had at its own start (see compound), counted from the
+    target; None leaves it alone."""
 
     lr_factor: Annotated[float | None, POSITIVE] = None
-    """Peak LR, as a multiple of the run's own; None leaves it alone."""
+    """Peak LR, as a multiple of what the run had at its own start (see compound); None leaves it alone."""
 
     clip_grad: Annotated[float | None, POSITIVE] = None
     """Largest global L2 norm of the gradient, above 0; None leaves it alone."""
 
     clip_grad_factor: Annotated[float | None, POSITIVE] = None
-    """The same as a multiple of the run's own; one of the two at most."""
+    """The same as a multiple of what the run had at its own start (see compound); one of the two at most."""
+
+    compound: bool = False
+    """false: a factor is of what the run's first attempt reported, whatever earlier incidents have changed. true: of
+    what the run trained with when this incident began, so that factors of several incidents multiply."""
 
     reset_moments: bool = False
     """Set Adam's exp_avg, exp_avg_sq and step count to 0, once; the weights stay. From scratch there are none."""
@@ -157,6 +162,8 @@ class Rung(OptimizerSettings):
 
     def __post_init__(self) -> None:
         set_keys = [f.name for f in fields(self) if getattr(self, f.name) != f.default and f.name not in _NAMING]
+        if self.compound and not any(key.endswith("_factor") for key in set_keys):
+            raise ConfigError(f"rung {self.name!r}: compound says how factors count, and the rung has none")
         if not set_keys:
             raise ConfigError(f"rung {self.name!r} changes nothing: the same run would diverge the same way again")
         for alone, does in (
@@ -239,5 +246,11 @@ DEFAULT_LADDER: tuple[Rung, ...] = (
         target="earlier",
         reseed=True,
         seqlen_start="by_size",
+    ),
+    Rung(
+        name="earlier + LR / 4",
+        hypothesis="the learning rate is higher than this model bears",
+        target="earlier",
+        lr_factor=0.25,
     ),
 )

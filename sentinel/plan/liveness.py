@@ -36,6 +36,13 @@ def life_of(run: RunState, *, spare: str | None = None) -> Known:
         return Known(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
     others = [w for w in jobs.writers if spare is None or w.rollback != spare]
     running = [w.id for w in others if not w.pending]
+    beat = next((b for b in run.heartbeats if spare is None or b.rollback != spare), None)
+    if beat is not None and not running:
+        return Known(
+            Life.UNKNOWN,
+            f"job state unknown: {beat.sentence}, and the launcher finds no job of the run that it could stop; nothing "
+            f"is done until that process ends, or has renewed nothing for {beat.expires_s:g} s and holds no lock",
+        )
     doubt = next(_doubts(run, spare, visible=bool(running)), None)
     if doubt is not None:
         return Known(
@@ -61,7 +68,31 @@ def hindered(run: RunState, *, spare: str | None = None) -> str | None:
     known = life_of(run, spare=spare)
     if known.life is Life.UNKNOWN:
         return known.sentence
+    if run.stranger is not None:
+        return run.stranger
     return next((w.foreign for w in run.jobs.writers if w.foreign), None)
+
+
+def quiet_left_s(run: RunState, *, spare: str | None = None) -> float:
+    """Seconds for which nothing may be moved or started yet: a file of the checkpoints has changed a moment ago,
+    whatever is known of the job. 0 while a job is seen, which has to be stopped first, or where that of the rollback
+    `spare` has begun, which saves."""
+    begun = {*(a.rollback for a in run.attempts), *(w.rollback for w in run.jobs.writers if not w.pending)}
+    if (spare is not None and spare in begun) or any(not writer.pending for writer in run.jobs.writers):
+        return 0.0
+    return max((run.quiet_s - max(0.0, sign.age_s) for sign in run.signs if sign.checkpoint), default=0.0)
+
+
+def settles(run: RunState, *, spare: str | None = None) -> str | None:
+    """That the checkpoints are not quiet yet, as a sentence; None where they are."""
+    left_s = quiet_left_s(run, spare=spare)
+    if left_s <= 0:
+        return None
+    sign = min((s for s in run.signs if s.checkpoint), key=lambda s: s.age_s)
+    return (
+        f"{sign.what} was written {max(0.0, sign.age_s):.0f} s ago: nothing is moved or started until no file of the "
+        f"checkpoints has changed for {run.quiet_s:g} s"
+    )
 
 
 def rollback_of(started: RunStarted, jobs: JobsSeen, incidents: Iterable[Incident]) -> str | None:

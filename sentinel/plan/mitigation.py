@@ -89,7 +89,7 @@ def plain_overrides(baseline: Baseline, *, incident: str, rollback: str, anchor:
 
 def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
     standing = overrides.standing
-    said = [*_once_words(overrides, baseline), *_lr_words(standing.lr, baseline.lr, overrides.anchor.global_step)]
+    said = [*_once_words(overrides, baseline), *_lr_words(standing.lr, baseline, overrides.anchor.global_step)]
     if standing.total_tokens not in (None, baseline.total_tokens):
         said.append(f"the run ends at {standing.total_tokens} tokens")
     for key in difference(baseline.standing, standing):
@@ -108,20 +108,25 @@ def _once_words(overrides: Overrides, baseline: Baseline) -> Iterator[str]:
         where = "" if begin is None else f": {begin} to {begin + once.skip_samples - 1}"
         yield f"{once.skip_samples} samples of the data skipped{where}"
     if once.seed is not None:
-        yield f"seed {baseline.seed} -> {once.seed} for the data not yet consumed"
+        before = "unknown" if baseline.seed is None else baseline.seed
+        yield f"seed {before} -> {once.seed} for the data not yet consumed"
     if once.reset_moments:
         yield "Adam's moments and step count set to 0, once"
     if once.loss_scale is not None:
         yield f"loss scale set to {once.loss_scale:g}, once"
 
 
-def _lr_words(lr: LrSchedule | None, before: LrSchedule | None, step: int) -> Iterator[str]:
-    if lr is None or before is None:
+def _lr_words(lr: LrSchedule | None, baseline: Baseline, step: int) -> Iterator[str]:
+    if lr is None or (before := baseline.lr) is None:
         return
     if lr.peak != before.peak:
-        yield f"peak lr {before.peak:g} -> {lr.peak:g}"
+        own = baseline.own_peak_lr
+        of_own = f" (the run began with {own:g})" if own not in (None, before.peak) else ""
+        yield f"peak lr {before.peak:g} -> {lr.peak:g}{of_own}"
     if lr.warmup != before.warmup or lr.anchor != before.anchor:
-        yield f"LR warmup {before.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}"
+        own_warmup = baseline.own_lr_warmup
+        of_own = f" (the run began with {own_warmup})" if own_warmup not in (None, before.warmup) else ""
+        yield f"LR warmup {before.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}{of_own}"
         # a warmup that reaches into the decay is a lower LR as well: the decay stays where it was
         last = max(lr.warmup_end, before.warmup_end, step + 1)
         now, planned = lr.largest(step + 1, last), before.largest(step + 1, last)
@@ -156,7 +161,19 @@ def _clip_grad(rung: Rung, baseline: Baseline) -> float | None:
     if not baseline.clip_grad:
         why = "the trainer has not reported its own" if baseline.clip_grad is None else "the run does not clip"
         raise ConfigError(f"it multiplies the gradient clipping, and {why}: give clip_grad")
-    return baseline.clip_grad * rung.clip_grad_factor
+    return _multiple(rung, rung.clip_grad_factor, baseline.clip_grad, baseline.own_clip_grad, "gradient clipping")
+
+
+def _multiple(rung: Rung, factor: float, now: float, own: float | None, what: str) -> float:
+    """A factor of what the run had at its own start, or, where `compound` says so or that is not known, has now.
+    ConfigError where that would undo what an earlier incident has lowered, or raised."""
+    made = factor * (now if rung.compound or not own else own)
+    if (factor < 1 and made >= now) or (factor > 1 and made <= now):
+        raise ConfigError(
+            f"{factor:g} of the {what} that the run began with is {made:.3g}, and it runs with {now:.3g} already: "
+            "compound = true multiplies what it runs with"
+        )
+    return made
 
 
 def _free(rung: Rung, baseline: Baseline) -> Free | None:
@@ -178,16 +195,18 @@ def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
     if rung.lr_warmup_factor is None and rung.lr_factor is None:
         return lr
     if lr is None:
-        raise ConfigError("it changes the LR, and the trainer has not reported its LR schedule")
+        why = baseline.lr_unknown or "the trainer has not reported its LR schedule"
+        raise ConfigError(f"it changes the LR, and {why}")
     if rung.lr_warmup_factor is not None and not lr.warmup:
         raise ConfigError("it makes the LR warmup longer, and the run has none")
     if rung.lr_factor is not None:
-        peak = lr.peak * rung.lr_factor
+        peak = _multiple(rung, rung.lr_factor, lr.peak, baseline.own_peak_lr, "peak LR")
         lr = replace(lr, peak=peak, minimum=min(lr.minimum, peak))
     if rung.lr_warmup_factor is None:
         return lr
     counted = _counted(lr, baseline, anchor)
-    longer = replace(lr, warmup=round(lr.warmup * rung.lr_warmup_factor))
+    own = lr.warmup if rung.compound else baseline.own_lr_warmup or lr.warmup
+    longer = replace(lr, warmup=round(own * rung.lr_warmup_factor))
     if baseline.lr_from_start and lr.decay_end and lr.decay_unit in (None, lr.unit) and lr.decay_start == lr.warmup_end:
         longer = replace(longer, decay_start=longer.warmup_end)  # such trainers decay from the end of the warmup
     lr = longer
@@ -244,6 +263,8 @@ def not_applied(overrides: Overrides, baseline: Baseline, run: RunState) -> str 
     in_script = run.jobs.rewrites_script
     if in_script and (why := _switch_with_value(overrides.standing.free or Free())) is not None:
         return why
+    if not in_script and baseline.weight_decay == 0 and (overrides.standing.weight_decay or 0) > 0:
+        return "weight decay is set only for parameters that are decayed, and the trainer reports 0 for all of them"
     if run.applies is None and not in_script:
         return None
     applied = {"skipped", *(run.jobs.carries if in_script else ()), *(run.applies or ())}

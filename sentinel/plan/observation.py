@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Adoption, Approval, Incident, Proof
+from sentinel.plan.incident import Approval, Incident, Place
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 
@@ -36,7 +37,9 @@ class AttemptSeen:
     """One attempt, as a witness."""
 
     number: int
+    reported: bool = True  # whether it has reported its start: before that nobody knows what it was started for
     rollback: str | None = None  # the rollback that it was started for; None for any other
+    job_id: str | None = None  # the scheduler's job that it names, `4711` or `7_2`; None where it names none
     finished: bool = False  # whether it has reported its own end
     fate: Fate | None = None  # None where it named neither a job nor a process
     grew_after_end: bool = False  # whether samples of it came after its job or process was seen gone
@@ -52,7 +55,52 @@ class Sign:
     checkpoint: bool = False  # whether it is a file of a checkpoint
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSeen:
+    """A process of the training that lives: it renews its heartbeat, or holds the lock of it."""
+
+    what: str  # the process, as a person finds it
+    age_s: float  # since the last renewal, by the filesystem's clock
+    expires_s: float  # the age at which it would be over
+    locked: bool = False
+    rollback: str | None = None  # the rollback that it was started for; None for any other
+
+    @property
+    def sentence(self) -> str:
+        """That it lives, with the reason."""
+        if self.age_s < self.expires_s:
+            return f"{self.what} renewed its heartbeat {max(0.0, self.age_s):.0f} s ago"
+        return f"{self.what} holds the lock of its heartbeat"
+
+
 _INCIDENT = re.compile(r"incident-(\d{1,9})(?:-[rp]\d+)?$", re.ASCII)  # an incident, or one of its rollbacks or probes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What a verification has read, and what it took from an earlier one of the very same files."""
+
+    files: int  # of the whole checkpoint
+    size_bytes: int
+    files_read: int  # now; the others were read before, and are unchanged since
+    bytes_read: int
+    oldest_unix_s: float  # when the file that was read longest ago was read
+
+    @property
+    def sentence(self) -> str:
+        """As `17 files of 2.1 GB, read at 2026-11-23 18:02:11 UTC and unchanged since`."""
+        when = datetime.fromtimestamp(self.oldest_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        whole = f"{_files(self.files)} of {self.size_bytes / 1e9:.1f} GB"
+        if self.files_read == self.files:
+            return f"{whole}, read at {when}"
+        if not self.files_read:
+            return f"{whole}, read at {when} and unchanged since"
+        again = f"{_files(self.files_read)} of {self.bytes_read / 1e9:.1f} GB read now"
+        return f"{whole}: {again}, the others at {when} or later and unchanged since"
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +114,7 @@ class Checkpoint:
     complete: bool | None
     verified: bool | None = None  # whether its files were read and found whole; None is "not yet"
     problem: str | None = None  # why it is not complete or did not verify, as a sentence
+    verification: Verification | None = None  # of `verified`: what was read for it, and when
     only_pinned: bool = False  # whether its folder is gone (a retention, a site's purge) and only its pin is left
 
 
@@ -137,43 +186,22 @@ class BisectSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What is known now of one probe of a race."""
-
-    probe: str
-    life: Life | None = None  # None: it was not started yet
-    refused: str | None = None  # why it could not be started, as a sentence
-    last_step: int | None = None
-    ill: str | None = None  # the judge's reason, where it has diverged, or is outside its band at its end
-    proof: Proof | None = None  # of what it was to change; None while it has not shown
-    doubts: tuple[str, ...] = ()  # names of checks
-    saved: Adoption | None = None  # its last checkpoint, at its end and read whole
-    validation: float | None = None  # its last two validation losses past the onset at full length, mean, nats
-    loss: float | None = None  # mean of its last 40 training losses past the onset at full length, nats
-    best_validation_before: float | None = None  # the run's best before the onset, nats
-
-    @property
-    def over(self) -> bool:
-        return self.life is Life.GONE
-
-    def level(self, *, validated: bool) -> float | None:
-        found = self.validation if validated else self.loss
-        return found if found is not None and math.isfinite(found) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """One look at the run."""
 
     now_unix_s: float
     minute_of_day: int | None = None  # local time, minutes since midnight; None where nobody asked
     jobs: JobsSeen = field(default_factory=JobsSeen)
-    attempts: tuple[AttemptSeen, ...] = ()  # as witnesses, in their order: the last few
+    attempts: tuple[AttemptSeen, ...] = ()  # as witnesses, in their order
     signs: tuple[Sign, ...] = ()  # when the files that a trainer writes were written last
+    heartbeats: tuple[HeartbeatSeen, ...] = ()  # that live; none where a visible job explains them
     gone_after_s: float = math.inf  # see Thresholds
+    quiet_s: float = 0.0  # see Thresholds; 0 only where nothing is to be done
     overlap: str | None = None  # which two attempts train at the same time, as a sentence; None where one at most does
+    stranger: str | None = None  # that the newest attempt is another run's, as a sentence; None where nothing says so
     starts_unix_s: tuple[float, ...] = ()  # when sentinel has started the job, by its own clock
     checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step
+    place: Place | None = None  # the save folder as it is now; None where nobody asked
     latest_tag: str | None = None  # what `latest` says; None when there is no such file
     disagreement: str | None = None  # how `latest` and the other trackers contradict one another, as a sentence
     room_problem: str | None = None  # what there is too little of for the coming saves; None also where not looked at
@@ -191,11 +219,11 @@ class RunState:
     unhealthy_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
     spoilt_spans: tuple[SpoiltSpan, ...] = ()  # of the line of descent, by the audits of its starts
     last_step: int | None = None  # the newest attempt's last global_step; None before its first
+    # the last step of the line that `latest` names: not of an attempt that an undo took back. None before the first
+    trained_to: int | None = None
     step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
     world_size: int | None = None  # ranks of the newest attempt, one for each accelerator; None where it has not said
     incidents: tuple[Incident, ...] = ()
-    adoptions: Mapping[str, bool] = field(default_factory=dict)  # rollback -> whether its begun adoption is complete
-    no_races: str | None = "[policy] race is 1"  # why rungs can't race, as a sentence; None where they can
     bisect: BisectSeen | None = None  # None where no rung asks for one now
     quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints
     approvals: Mapping[str, Approval] = field(default_factory=dict)  # incident -> a person's yes to what was proposed

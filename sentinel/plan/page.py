@@ -12,6 +12,7 @@ from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.texts import for_people, neutral, neutral_in
 
 Severity = Literal["warning", "critical"]  # critical: nothing goes on before a person does something
 
@@ -107,12 +108,14 @@ class Page:
     @property
     def title(self) -> str:
         about = f"{self.run} {self.incident}" if self.incident else self.run
-        return f"[{'resolved' if self.resolved else self.severity}] {about}: {self.summary}"
+        return for_people(f"[{'resolved' if self.resolved else self.severity}] {about}: {self.summary}")
 
     @property
     def text(self) -> str:
         details = self.details.items()
-        facts = [f"{key}: {value if isinstance(value, str) else dump_json(value)}" for key, value in details]
+        facts = [
+            for_people(f"{key}: {value if isinstance(value, str) else dump_json(value)}") for key, value in details
+        ]
         advice = WHAT_TO_DO.get(self.topic)
         return "\n".join([self.title, *facts, *([advice] if advice else []), f"what to do: {self.runbook}"])
 
@@ -150,8 +153,8 @@ def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:
         incident=event.get("incident"),
         topic=topic,
         severity=severity,
-        summary=sentence(event) or kind,
-        details=details,
+        summary=neutral(sentence(event) or kind),
+        details=neutral_in(details),
         runbook=f"{runbook}#{topic}",
         time_unix_s=float(event["time_unix_s"]),
         resolved=kind in _OVER or kind == "alert_resolved",
@@ -189,5 +192,5 @@ def trial_page(run: str, now_unix_s: float, *, runbook: str = RUNBOOK) -> Page:
 
 
 def _of_ourselves(run: str, topic: str, severity: Severity, summary: str, now_unix_s: float, runbook: str) -> Page:
-    about: dict[str, Any] = {"run": run, "topic": topic, "summary": summary, "runbook": f"{runbook}#{topic}"}
+    about: dict[str, Any] = {"run": run, "topic": topic, "summary": neutral(summary), "runbook": f"{runbook}#{topic}"}
     return Page(**about, incident=None, severity=severity, details={}, time_unix_s=now_unix_s)

@@ -28,17 +28,10 @@ class Policy:
     ladder: tuple[Rung, ...] = DEFAULT_LADDER
     """What is tried, in this order: docs/LADDER.md."""
 
-    race: Annotated[int, AT_LEAST_1] = 1
-    """Mode act: so many of the next rungs run side by side as probes, each from its own target, and the healthiest
-    becomes the run (docs/LADDER.md). 1 tries them one by one. As many run at once as [bisect] parallel allows."""
-
-    race_steps: Annotated[int, AT_LEAST_1] = 100
-    """Optimizer steps past the late end of the onset at which every probe of a race ends, and is compared."""
-
     margin_steps: Annotated[int, AT_LEAST_0] = 10
     """Optimizer steps that a target keeps away from the early end of the onset; doubled by each rung that failed."""
 
-    rollback_budget: Annotated[int, AT_LEAST_0] = 3
+    rollback_budget: Annotated[int, AT_LEAST_0] = 4
     """Rollbacks over the run's life; when they are spent, sentinel stops and asks for a person."""
 
     start_budget: Annotated[int, AT_LEAST_1] = 3
@@ -49,16 +42,7 @@ class Policy:
     start that would be one too many waits until the hour is over."""
 
     room_for_saves: Annotated[int, AT_LEAST_0] = 2
-    """Checkpoints that there has to be room for (bytes, files, quota) before the job is started again; 0 is not looked
-    at."""
-
-    wait: Literal["patience", "priced"] = "patience"
-    """When the wait for a spike to come back is over. patience: when the judge's is. priced: when a rollback now costs
-    less than waiting does on average, by pooled spikes and the run's own; not before a quarter of the patience, and
-    never later than with patience."""
-
-    restart_s: Annotated[float, AT_LEAST_0] = 1800.0
-    """Seconds from a stop of the job to the first step of the next one, for the price of waiting. 0 leaves it out."""
+    """Checkpoints that there has to be room for (bytes, files) before the job is started again; 0 is not looked at."""
 
     pin_last_healthy: bool = True
     """Keep the last checkpoint that was saved in health from the trainer's keep-last-k and from site purges, by hard
@@ -89,11 +73,18 @@ class Policy:
     confirm_within_steps: Annotated[int, AT_LEAST_1] = 100
     """Optimizer steps that an attempt may make after a start without having confirmed the mitigation."""
 
+    on_contradicted: Literal["next", "stop"] = "next"
+    """What follows where an attempt contradicts a change that was decided. next: the rung is recorded as not taken, and
+    the next rung is tried; stop: a person is asked. A start that loaded another checkpoint or other data than was
+    decided is worse than before: a person is asked in both cases."""
+
     hold_steps: Annotated[int, AT_LEAST_1] = 500
     """Steps past onset and warmup by which a restart has to have recovered, or its rung has failed."""
 
     restart_on_crash: bool = False
-    """Start the job again, from `latest`, when it is gone and has not reported its end. A crash is not a divergence."""
+    """Start the job again, from `latest`, when it is gone and has not reported its end. A crash is not a divergence.
+    The first time at once; while no new checkpoint comes, 10 s after the last start, 20 s, 40 s, … 600 s at most, each
+    half as long to half as long again by chance."""
 
     restart_on_hang: bool = False
     """Stop the job and start it again, from `latest`, when two witnesses say that it hangs: journal and log."""

@@ -41,8 +41,6 @@ class Probe(Described):
     options: tuple[str, ...] = ()  # Of the trainer's command line, added last, each with its value: `--flag=value`
     environment: Mapping[str, str] = field(default_factory=dict)
     exclude_nodes: tuple[str, ...] = ()  # Slurm: nodes that it may not run on
-    # Whether its trainer saves as the run does; otherwise the reference trainer saves nothing.
-    keeps_saves: bool = False
 
     def __post_init__(self) -> None:
         checked_name(self.name, "the probe's name")
@@ -190,18 +188,24 @@ def alarmed_at(samples: Iterable[Sample], window: Window) -> int | None:
 
 def _outcome(samples: Sequence[Sample], window: Window) -> tuple[Outcome, str]:
     """Diverged where the judge says so, or where its last losses are nearer to the run's than to its healthy ones; of a
-    run that has come back, those up to its alarm."""
+    run that has come back, those up to its alarm. Compared at equal sequence lengths: a shorter one's loss is another
+    quantity, and says nothing of calm."""
     if (alarm := alarmed_at(samples, window)) is not None:
         return "diverged", f"known at step {alarm}"
     if not samples or samples[-1].global_step < window.onset_step:
         return "unknown", f"it has not come to step {window.onset_step}, where the run left its band"
-    now, run = _level(samples[-LAST:]), [window.after[step] for step in sorted(window.after)]
-    healthy = _level([s for s in (*window.before, *run) if s.global_step < window.onset_step][-32:])
-    if now is None or not math.isfinite(now):
+    length, run = samples[-1].seqlen, [window.after[step] for step in sorted(window.after)]
+    last = [s for s in samples[-LAST:] if s.seqlen == length]
+    if (now := _level(last)) is None or not math.isfinite(now):
         return "diverged", f"its loss is {now} at step {samples[-1].global_step}"
-    if healthy is None or samples[-1].seqlen != (window.before[-1].seqlen if window.before else samples[-1].seqlen):
+    known = [s for s in (*window.before, *run) if s.global_step < window.onset_step]
+    healthy = _level([s for s in known if s.seqlen == length][-32:])
+    if healthy is None and not known and all(s.seqlen == length for s in samples):
         return _by_itself(samples, now)
-    ill, limit = _level([s for s in run if s.global_step > window.onset_step][-LAST:]), _above(healthy, window)
+    if healthy is None or len(last) < min(LAST, len(samples)):
+        return "unknown", f"its last steps are {length} tokens long, and the run's healthy steps there are not known"
+    ill = _level([s for s in run if s.global_step > window.onset_step and s.seqlen == length][-LAST:])
+    limit = _above(healthy, window)
     if ill is not None and ill <= limit:  # the run has come back by itself since: compared is how far both rose before
         ill, now = _level(_up_to_alarm(run, window)), _level(_up_to_alarm(samples, window)) or now
     if ill is not None and limit < ill < math.inf:
@@ -220,10 +224,10 @@ def _up_to_alarm(samples: Sequence[Sample], window: Window) -> list[Sample]:
 
 
 def _by_itself(samples: Sequence[Sample], now: float) -> tuple[Outcome, str]:
-    """Where its losses compare with none of the run's (another length): against its own beginning."""
+    """Where the run has no healthy step: against its own beginning, at the same length."""
     began = _level(samples[:LAST])
     calm = began is not None and now <= 1.08 * began
-    return ("calm" if calm else "diverged"), f"loss {now:.4g} after {began:.4g} at its beginning; lengths differ"
+    return ("calm" if calm else "diverged"), f"loss {now:.4g} after {began:.4g} at its beginning"
 
 
 def _level(samples: Sequence[Sample]) -> float | None:

@@ -68,14 +68,11 @@ def prove(rollback: Rollback, evidence: Evidence, baseline: Baseline | None = No
     that was restarted after a crash resumes later than the target: then the settings in effect are checked, and
     that the one-shot changes are still on the record. `baseline` is what the run ran with when the incident began."""
     overrides, started, before = rollback.overrides, evidence.started, baseline or Baseline()
-    at_anchor = rollback.adopts is None and (started.resumed_from or 0) <= overrides.anchor.global_step
+    at_anchor = (started.resumed_from or 0) <= overrides.anchor.global_step
     named = None if started.rollback else Proof.CONTRADICTED
     checks = [Check("rollback", rollback.id, started.rollback, found=named)]
     if at_anchor:
         checks += _position(overrides, started)
-    elif rollback.adopts is not None:
-        adopted, resumed = rollback.adopts.global_step, started.resumed_from or 0
-        checks.append(Check("resumed_from", adopted, min(adopted, resumed)))  # later after a crash
     if overrides.once is not None:
         checks += _once(overrides.once, overrides, started, at_anchor=at_anchor)
     checks += _standing(rollback, evidence, frozenset(changed_keys(overrides, before)))

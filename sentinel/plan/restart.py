@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import PointLatest, PrepareJob, StartJob, StopJob, VerifyCheckpoint
-from sentinel.plan.liveness import hindered
-from sentinel.plan.look import Look, Outcome, Turn
+from sentinel.plan.facts import Facts, Outcome, Turn
+from sentinel.plan.liveness import hindered, settles
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan, no_start, on_hold
 from sentinel.plan.start_audit import Continued, StartAudit, audits_of
 
+_BACKOFF_S, _BACKOFF_MOST_S = 10.0, 600.0
 
-def restart_turn(look: Look, policy: Policy) -> Turn:
+
+def restart_turn(facts: Facts, policy: Policy) -> Turn:
     """A job that is gone without a word is started again, where the run's owner wants that."""
-    attempt, hung = look.history.latest, was_stopped_for_hanging(look)
+    attempt, hung = facts.latest, was_stopped_for_hanging(facts)
     ended = attempt.end_reason if attempt else None
-    broken_off = look.run.jobs.broken_off  # the trainer has heard a SIGTERM, and it was not a person's
+    broken_off = facts.run.jobs.broken_off  # the trainer has heard a SIGTERM, and it was not a person's
     on_purpose = ended is not None and not ended.startswith("error") and not hung and broken_off is None
     if policy.mode != "act" or on_purpose:
-        message = f"{look.verdict.reason}; waiting for the next attempt"
+        message = f"{facts.verdict.reason}; waiting for the next attempt"
         down = None if on_purpose else f"mode is {policy.mode}, so sentinel does not start it"
         return Turn(reason=message, message=message, down=down, down_within_s=policy.confirm_within_s)
-    return _turn(plan_restart(look.run, policy, restarts_spent=fruitless_starts(look), hung=hung), look)
+    return _turn(plan_restart(facts.run, policy, restarts_spent=fruitless_starts(facts), hung=hung), facts)
 
 
-def hang_turn(look: Look, policy: Policy) -> Turn:
+def hang_turn(facts: Facts, policy: Policy) -> Turn:
     """A job that lives and makes no step is stopped, where the run's owner wants that."""
-    why = look.verdict.reason
+    why = facts.verdict.reason
     if policy.mode != "act":
         return Turn(reason=why, message=why)
-    if look.silent_s < look.stalled_after_s:  # Prometheus's clock may be wrong
+    if facts.silent_s < facts.stalled_after_s:  # Prometheus's clock may be wrong
         message = f"{why}; it is stopped once this watch has itself waited for as long"
         return Turn(reason=message, message=message)
-    return _turn(plan_hang(look.run, policy, restarts_spent=fruitless_starts(look)), look)
+    return _turn(plan_hang(facts.run, policy, restarts_spent=fruitless_starts(facts)), facts)
 
 
-def _turn(plan: Plan, look: Look) -> Turn:
-    message = f"{look.verdict.reason}; {plan.reason if plan.refusal is None else plan.refusal}"
+def _turn(plan: Plan, facts: Facts) -> Turn:
+    message = f"{facts.verdict.reason}; {plan.reason if plan.refusal is None else plan.refusal}"
     if plan.refusal is not None:
-        down = None if look.run.paused or look.run.kill_file else plan.refusal  # it is down by a person's word
+        down = None if facts.run.paused or facts.run.kill_file else plan.refusal  # it is down by a person's word
         outcome = None if plan.waits else Outcome.PERSON_NEEDED
         return Turn(reason=message, message=message, down=down, outcome=outcome)
     if not plan.actions:
@@ -50,24 +53,24 @@ def _turn(plan: Plan, look: Look) -> Turn:
     return Turn(reason=message, message=message, actions=plan.actions[:1])
 
 
-def was_stopped_for_hanging(look: Look) -> bool:
+def was_stopped_for_hanging(facts: Facts) -> bool:
     """Whether sentinel has stopped the newest attempt's job, since it hung."""
-    newest = look.history.latest.number if look.history.latest else None
-    stopped = (e for e in look.events if e["event"] == "intent" and e["action"].get("keep_stacks"))
+    newest = facts.latest.number if facts.latest else None
+    stopped = (e for e in facts.events if e["event"] == "intent" and e["action"].get("keep_stacks"))
     return any(e.get("newest_attempt") == newest for e in stopped)
 
 
-def fruitless_starts(look: Look) -> int:
+def fruitless_starts(facts: Facts) -> int:
     """Starts of the job since one of them was seen to save a checkpoint, or a rollback was decided. What a trainer
     saves that was there before is no progress of theirs: an attempt counts for the last start before it. By attempts
     and the log's order: the trainer's clock and the daemon's may differ by minutes."""
     begun_after: list[float] = []
-    for event in look.events:
+    for event in facts.events:
         if event["event"] == "decided":
             begun_after.clear()
         elif event["event"] == "intent" and event["action"]["kind"] == "start_job":
             begun_after.append(event.get("newest_attempt") or 0)
-    saved = [number for number, attempt in look.history.attempts.items() if attempt.saved]
+    saved = [attempt.number for attempt in facts.journals if attempt.saved]
     spans = pairwise([*begun_after, math.inf])
     fruitful = [n for n, (after, last) in enumerate(spans, 1) if any(after < number <= last for number in saved)]
     return len(begun_after) - max(fruitful, default=0)
@@ -82,6 +85,12 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
         return refused
     if run.jobs.writers:
         return Plan(reason="something of the job is still alive")
+    if not hung and (left_s := _backoff_s(run.starts_unix_s, restarts_spent) - run.now_unix_s) > 0:
+        return Plan(
+            refusal=f"the job was started {restarts_spent} times in a row and is gone again: the next start is in "
+            f"{left_s:.0f} s",
+            waits=True,
+        )
     incident = run.open_incident
     current = incident.current if incident else None
     rollback = run.overrides.rollback if run.overrides else None
@@ -103,6 +112,16 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
     return Plan(actions=(point, start), reason=f"{why}; {last.tag} is the last that is whole")
 
 
+def _backoff_s(starts_unix_s: Sequence[float], restarts_spent: int) -> float:
+    """When the job may be started again after a crash, on the axis of `starts_unix_s`: 10 s, 20 s, 40 s … after its
+    last start while no checkpoint comes of it, half as long to half as long again. The part by chance is drawn from
+    that start's time: runs that one outage has ended start apart, and a decision made again is the same."""
+    if not starts_unix_s or not restarts_spent:
+        return -math.inf
+    last, doubled = max(starts_unix_s), float(2 ** min(restarts_spent - 1, 30))
+    return last + min(_BACKOFF_S * doubled, _BACKOFF_MOST_S) * (0.5 + (abs(last) * 7919) % 1.0)
+
+
 def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
     """What to do about a job that lives and does nothing: keep its stacks and stop it; then it is gone, as in a crash.
     What waits behind it is stopped with it, and comes back with it: else it would begin from a `latest` that nobody has
@@ -122,29 +141,29 @@ def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
 def _restarts_not(run: RunState, policy: Policy, restarts_spent: int) -> Plan | None:
     if (refused := on_hold(run)) is not None:
         return refused
-    if (why := hindered(run)) is not None:
+    if (why := hindered(run) or settles(run)) is not None:
         return Plan(refusal=why, waits=True)
     if restarts_spent >= policy.start_budget:
         return Plan(refusal=f"the job was started again {restarts_spent} times without getting to a new checkpoint")
     return None
 
 
-def newest_audit(look: Look) -> StartAudit | None:
+def newest_audit(facts: Facts) -> StartAudit | None:
     """Of the newest attempt, as far as it is settled."""
-    attempt = look.history.latest
-    if look.start is not None:
-        return look.start if look.start.settled else None
-    return audits_of(look.events).get(attempt.number) if attempt is not None else None
+    attempt = facts.latest
+    if facts.start is not None:
+        return facts.start if facts.start.settled else None
+    return audits_of(facts.events).get(attempt.number) if attempt is not None else None
 
 
-def bad_start_turn(look: Look, policy: Policy) -> Turn | None:
+def bad_start_turn(facts: Facts, policy: Policy) -> Turn | None:
     """Stops the job, and leaves it down; None where the start is not known to be bad, or that is not wanted."""
-    found, run = newest_audit(look), look.run
+    found, run = newest_audit(facts), facts.run
     if found is None or found.verdict is not Continued.NO or not (policy.stop_bad_start and policy.mode == "act"):
         return None
     if run.open_incident is not None and run.open_incident.status != "holding":  # its proof settles it
         return None
-    if look.verdict.kind is VerdictKind.DOWN and not run.jobs.writers:
+    if facts.verdict.kind is VerdictKind.DOWN and not run.jobs.writers:
         why = f"{found.reason}; it was stopped (stop_bad_start), and a person starts it again"
         return Turn(reason=why, message=why, down=why)
     why = f"{found.reason}; it is stopped (stop_bad_start)"

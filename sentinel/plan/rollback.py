@@ -6,12 +6,11 @@ The same function makes a plan and resumes one: it looks at the run, not at what
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sentinel.plan.actions import (
     Action,
-    AdoptProbe,
     BranchWandb,
     CutTensorBoard,
     PointLatest,
@@ -23,14 +22,16 @@ from sentinel.plan.actions import (
     VerifyCheckpoint,
     WriteOverrides,
 )
-from sentinel.plan.incident import Rollback, Skip, Wait
-from sentinel.plan.liveness import hindered
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.incident import Place, Rollback, Skip, Wait
+from sentinel.plan.liveness import hindered, settles
+from sentinel.plan.observation import Checkpoint, Life, RunState
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 
 PAUSED = "the run is paused: sentinel watches and pages, and does not act"
 KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
+
+ELSEWHERE = "[launcher] kind is 'elsewhere': sentinel watches the job and does not act on it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +52,23 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     """The actions that are still missing to carry the decision out: first the old job is stopped, then files are moved.
     Empty once the decision's own job runs or has run: the files that it writes must not be moved."""
     ours, incident = decision.id, decision.overrides.incident
-    if (why := hindered(run, spare=ours)) is not None:
+    if run.jobs.elsewhere:
+        return Plan(refusal=ELSEWHERE, waits=True)
+    if (why := hindered(run, spare=ours) or elsewhere(decision, run.place)) is not None:
         return Plan(refusal=why, waits=True)
     others = tuple(w.id for w in run.jobs.writers if w.rollback != ours)
     alive = len(others) < len(run.jobs.writers)
-    if ours in run.started_rollbacks or alive:
+    carried_out = ours in run.started_rollbacks or alive
+    if (others or not carried_out) and (begun := _left_running(decision, run)) is not None:
+        return begun
+    if carried_out:
         stop = (StopJob(others, spare=ours),) if alive and others else ()  # the old job was requeued meanwhile
         return _carried_out(decision, run, policy, stop)
     no_restart = no_start(run, policy, ours) if decision.restart else None  # before anything is stopped
     if (blocked := _target_in_doubt(decision, run) or no_restart) is not None:
         return blocked
+    if not others and (why := settles(run, spare=ours)) is not None:
+        return Plan(refusal=why, waits=True)
     actions: list[Action] = []
     if decision.restart and run.jobs.prepares and ours not in run.jobs.prepared:
         actions.append(PrepareJob(incident, ours, decision.overrides if run.jobs.rewrites_script else None))
@@ -72,27 +80,79 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     if decision.restart:
         if decision.starts >= policy.start_budget:
             return Plan(refusal=f"the job was started {decision.starts} times for {ours} and never reported a start")
-        actions.append(StartJob(incident, ours, follow_up=decision.adopts is not None))
-    return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}")
+        actions.append(StartJob(incident, ours))
+    return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}{_verified(decision, run)}")
+
+
+def elsewhere(decision: Rollback, now: Place | None) -> str | None:
+    """That it was decided for another save folder, as a sentence; None where it was for this one, or that is not known.
+    Checkpoints of two folders may have the same names."""
+    if decision.place is None or now is None or not decision.place.is_other(now):
+        return None
+    decided_for = f"{decision.id} was decided for the checkpoints in {decision.place.path}"
+    return f"{decided_for}, and [run] checkpoints names {now.path}"
+
+
+def _verified(decision: Rollback, run: RunState) -> str:
+    """What the target's verification has read, and when."""
+    target = None if decision.target_tag is None else run.checkpoint(decision.target_tag)
+    known = None if target is None else target.verification
+    return "" if known is None else f"; {decision.target_tag} is verified: {known.sentence}"
+
+
+def begun_since(
+    run: RunState, after_attempt: int | None, known_jobs: Iterable[str], *, own: str | None = None
+) -> tuple[str, bool] | None:
+    """What began after a decision and not for it, and whether it has reported its start; None where nothing did.
+
+    A person started it, who may have repaired the run by hand. `after_attempt` and `known_jobs` are the newest attempt
+    and the jobs at the decision. What the scheduler begins again of these jobs (a requeue, an array's next task) is the
+    old job still. `own`: the rollback whose job is the decision's own.
+    """
+    later = [a for a in run.attempts if after_attempt is not None and a.number > after_attempt]
+    before = [a.job_id for a in run.attempts if a not in later and a.job_id is not None]
+    old = {_group(job) for job in (*known_jobs, *before)}
+    for attempt in later:
+        over = attempt.finished or (attempt.fate is not None and attempt.fate.life is Life.GONE)
+        if not attempt.reported and not over:
+            return f"attempt {attempt.number}", False
+        of_old_job = attempt.job_id is not None and _group(attempt.job_id) in old
+        if attempt.reported and not (own is not None and attempt.rollback == own) and not of_old_job:
+            return f"attempt {attempt.number}", True
+    others = [w.id for w in run.jobs.writers if own is None or w.rollback != own]
+    if after_attempt is not None and others and not any(_group(job) in old for job in others):
+        return others[0], True
+    return None
+
+
+def _group(job: str) -> str:
+    """Of `7_2` and `7_[3-4%1]` the array, of which a requeue is a task as well; of any other its own name."""
+    return job.partition("_")[0]
+
+
+def _left_running(decision: Rollback, run: RunState) -> Plan | None:
+    jobs = (*decision.known_jobs, *decision.to_stop)
+    if (begun := begun_since(run, decision.after_attempt, jobs, own=decision.id)) is None:
+        return None
+    what, reported = begun
+    if not reported:
+        return Plan(
+            refusal=f"{what} began after {decision.id} was decided, and has not reported its start yet", waits=True
+        )
+    return Plan(
+        refusal=f"{what} began after {decision.id} was decided, and was not started for it: it is left running, and "
+        f"{decision.id} is not completed"
+    )
 
 
 def _of_files(decision: Rollback, run: RunState) -> Iterator[Action]:
-    """Back to the target; then, once, forward to what a probe has written, and `latest` last. From the first file that
-    was adopted on, what lies after the target is not the old attempt's any more."""
-    ours, incident, adopts = decision.id, decision.overrides.incident, decision.adopts
-    adopted = run.adoptions.get(ours) if adopts is not None else None
-    if adopted is None:
-        if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step and not c.only_pinned):
-            yield QuarantineCheckpoints(later, incident, ours)
-        if run.latest_tag != decision.target_tag or run.disagreement is not None:
-            yield PointLatest(decision.target_tag, decision.target_step, incident, ours)
-        yield from _of_logs(decision, run)
-    if adopts is None:
-        return
-    if not adopted:
-        yield AdoptProbe(adopts.probe, adopts.tag, decision.target_step, incident, ours)
-    if not adopted or run.latest_tag != adopts.tag or run.disagreement is not None:
-        yield PointLatest(adopts.tag, adopts.global_step, incident, ours)
+    """Back to the target: later checkpoints, `latest`, and what was logged after it."""
+    ours, incident = decision.id, decision.overrides.incident
+    if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step and not c.only_pinned):
+        yield QuarantineCheckpoints(later, incident, ours)
+    if run.latest_tag != decision.target_tag or run.disagreement is not None:
+        yield PointLatest(decision.target_tag, decision.target_step, incident, ours)
+    yield from _of_logs(decision, run)
 
 
 def _carried_out(decision: Rollback, run: RunState, policy: Policy, stop: tuple[StopJob, ...]) -> Plan:
@@ -101,8 +161,7 @@ def _carried_out(decision: Rollback, run: RunState, policy: Policy, stop: tuple[
         return Plan(actions=stop, reason=reason)
     if not stop and (refused := no_start(run, policy, ours)) is not None:
         return refused
-    start = StartJob(decision.overrides.incident, ours, follow_up=decision.adopts is not None)
-    return Plan(actions=(*stop, start), reason=reason)
+    return Plan(actions=(*stop, StartJob(decision.overrides.incident, ours)), reason=reason)
 
 
 def _of_logs(decision: Rollback, run: RunState) -> Iterator[Action]:
@@ -121,11 +180,6 @@ def _tensorboard_is_past(at: Anchor, run: RunState) -> bool:
 
 
 def _target_in_doubt(decision: Rollback, run: RunState) -> Plan | None:
-    if decision.adopts is not None and run.adoptions.get(decision.id):
-        tag, probe = decision.adopts.tag, decision.adopts.probe
-        if run.checkpoint(tag) is not None:
-            return None
-        return Plan(refusal=f"{tag}, adopted from {probe}, is not there any more: undo {decision.id}")
     if decision.target_tag is None:
         return None
     target = run.checkpoint(decision.target_tag)

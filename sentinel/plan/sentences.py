@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from sentinel.plan import removed_records
 from sentinel.plan.actions import span
 from sentinel.plan.incident import PROOFS, Event, Proof, failure, proof_of
 
@@ -83,8 +84,7 @@ _TOLD: Mapping[str, Callable[[Event], str]] = {
     "expired": lambda e: f"the proposal expired unanswered, digest {e['digest'][:12]}: nothing is done",
     "waiting": lambda e: f"{e['rung']!r} watches until step {e['until_step']}; hypothesis: {e['hypothesis']}",
     "wait_over": lambda e: f"{e['rung']!r} did not help: {e['reason']}",
-    "race_begun": lambda e: f"{', '.join(repr(r['rung']) for r in e['entrants'])} race to step {e['until_step']}",
-    "race_ended": lambda e: f"the race has ended: {e['reason']}",
+    **removed_records.TOLD,
     "bisect_begun": lambda e: f"rung {e['rung']!r} asks for the cause: the run is bisected from before the onset",
     "bisect_ended": lambda e: f"the bisect has ended: {e['reason']}",
     "rung_skipped": lambda e: f"rung {e['rung']!r} is skipped: {e['reason']}",
@@ -106,8 +106,8 @@ _TOLD: Mapping[str, Callable[[Event], str]] = {
 
 def _decision(event: Event) -> str:
     changes = "; ".join(event.get("changes") or ()) or "nothing is changed but the checkpoint"
-    adopts = event.get("adopts")
-    goes_on = f", which goes on from {adopts['tag']} of {adopts['probe']}" if adopts else ""
+    probe = removed_records.probe_of(event)
+    goes_on = f", which goes on from {probe}" if probe else ""
     return f"{event['rung']!r} from {event['target']['tag'] or 'scratch'} ({changes}){goes_on}"
 
 
@@ -127,9 +127,7 @@ _DONE: Mapping[str, Callable[[Event], str]] = {
     "branch_wandb": lambda a: f"began a branch in W&B at step {a['global_step']}",
     "write_overrides": lambda _: "wrote overrides.json",
     "start_job": lambda _: "started the job",
-    "start_probe": lambda a: f"started the probe {a['probe']}",
-    "stop_probe": lambda a: f"stopped the probe {a['probe']}",
-    "adopt_probe": lambda a: f"made the checkpoints of {a['probe']} up to {a['tag']} the run's",
+    **removed_records.DONE,
     "ask_for_save": lambda a: f"asked the trainer for a save: {a['reason']}",
     "undo": lambda _: "took the rollback back",
 }

@@ -31,20 +31,18 @@ class Target:
     reason: str
 
 
-def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy, *, beside: int = 0) -> Target:
+def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy) -> Target:
     """The largest complete checkpoint at or before the onset, less a margin that the rung and its number decide. near:
     onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its risky
     window (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
     before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target. Left out,
     and named in the reason, is a checkpoint of a step at which the run's own readings were unhealthy, or whose start
-    loaded another state than was saved (`certificates` shows both). `beside`: rungs before it in the same race, which
-    count as failed."""
+    loaded another state than was saved (`certificates` shows both)."""
     if rung.target == "scratch":
         return Target(tag=None, global_step=0, reason="from scratch")
     newest = run.checkpoints[-1].global_step if run.checkpoints else 0
     onset = incident.onset_range[0] if incident.onset_range else newest
-    failed = incident.failed_restarts + beside
-    margin = policy.margin_steps * (2**failed if rung.target == "earlier" else 1)
+    margin = policy.margin_steps * (2**incident.failed_restarts if rung.target == "earlier" else 1)
     limit, why = onset - margin, f"{margin} steps before the onset at {onset}"
     if rung.target != "near":
         ramp = _risky_from(incident.baseline, onset, anyway=rung.target == "before_risky_window")
@@ -69,6 +67,13 @@ def healthy_until(limit: int, run: RunState) -> tuple[list[Checkpoint], list[str
     while whole and (unhealthy := run.unhealthy_at(whole[-1].global_step)) is not None:
         passed.append(f"{whole.pop().tag} {unhealthy.sentence}")
     return whole, passed
+
+
+def latest_targets(baseline: Baseline, onset: int, policy: Policy) -> tuple[int, ...]:
+    """The steps that a first rung may take a checkpoint at or before, ascending: what a log that names no save allows
+    to say."""
+    ramp = _risky_from(baseline, onset, anyway=True)
+    return tuple(sorted({step for step in (onset - policy.margin_steps, ramp) if step is not None and step > 0}))
 
 
 def _risky_from(baseline: Baseline, onset: int, *, anyway: bool) -> int | None:

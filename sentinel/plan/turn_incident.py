@@ -1,74 +1,70 @@
-"""incident_turn(incident, look, policy) -> Turn: an open incident one step further: decide, carry out, prove, hold."""
+"""incident_turn(incident, facts, policy) -> Turn: an open incident one step further: decide, carry out, prove, hold."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 
-from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import QuarantineCheckpoints, VerifyCheckpoint
 from sentinel.plan.baseline import filled
 from sentinel.plan.decision import decide, has_not_healed, plan_recovery
 from sentinel.plan.evidence import FIRST_STEPS
+from sentinel.plan.facts import Facts, JournalFacts, Turn, started_for
 from sentinel.plan.incident import Event, Incident, Proof, Rollback, Skip, digest_of
-from sentinel.plan.incident_events import closed, decided, event, ignored, proof, race_begun, rung_failed
-from sentinel.plan.look import Look, Turn, started_for
+from sentinel.plan.incident_events import closed, decided, event, ignored, proof, rung_failed
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import Check, outcome, prove
-from sentinel.plan.race import race_of
-from sentinel.plan.rollback import Plan, plan_rollback
+from sentinel.plan.rollback import Plan, on_hold, plan_rollback
 from sentinel.plan.turn_probes import refused_turn, stop_turn, turn_beside
+from sentinel.plan.turn_unfinished import held_turn, removed_turn
 
 
-def incident_turn(incident: Incident, look: Look, policy: Policy) -> Turn:
+def incident_turn(incident: Incident, facts: Facts, policy: Policy) -> Turn:
+    if (left := removed_turn(incident)) is not None:
+        return left
     if incident.current is None:
-        completed = filled(incident.baseline, look.run.jobs.script_baseline)
+        completed = filled(incident.baseline, facts.run.jobs.script_baseline)
         if completed == incident.baseline:
-            return _decide(incident, look, policy)
+            return _decide(incident, facts, policy)
         reason = "the job script could be read: its settings complete the incident's baseline"
         return Turn(reason=reason, records=(event("baseline_completed", incident.id, baseline=completed.to_json()),))
     if incident.status in ("decided", "applied"):
-        return _carry_on(incident, incident.current, look, policy)
-    return _hold(incident, incident.current, look)
+        return _carry_on(incident, incident.current, facts, policy)
+    return _hold(incident, incident.current, facts)
 
 
-def to_preview(look: Look, policy: Policy) -> Rollback | None:
+def to_preview(facts: Facts, policy: Policy) -> Rollback | None:
     """The decision that is to be tried on the job script before the turn; None where none is, or it is known."""
-    incident = look.run.open_incident
-    if incident is None or incident.current is not None or not look.run.jobs.rewrites_script:
+    incident = facts.run.open_incident
+    if incident is None or incident.current is not None or not facts.run.jobs.rewrites_script:
         return None
-    decision = _planned(incident, look, policy).decision
-    known = decision is None or not decision.restart or digest_of(decision) in look.memory.previews
+    decision = _planned(incident, facts, policy).decision
+    known = decision is None or not decision.restart or digest_of(decision) in facts.memory.previews
     return None if known else decision
 
 
-def _planned(incident: Incident, look: Look, policy: Policy) -> Plan:
-    """Once the job was stopped for a race or a bisect, the verdict is no longer that of a run that trains."""
-    if incident.races or incident.bisect is not None:
-        return decide(incident, look.run, policy)
-    return plan_recovery(look.verdict, look.run, policy)
+def _planned(incident: Incident, facts: Facts, policy: Policy) -> Plan:
+    """Once the job was stopped for probes, the verdict is no longer that of a run that trains."""
+    if incident.side_by_side or incident.bisect is not None:
+        return decide(incident, facts.run, policy)
+    return plan_recovery(facts.verdict, facts.run, policy)
 
 
-def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
-    if (beside := turn_beside(incident, look, policy)) is not None:
+def _decide(incident: Incident, facts: Facts, policy: Policy) -> Turn:
+    if (beside := turn_beside(incident, facts, policy)) is not None:
         return beside
     if incident.onset_range is None and not incident.rollbacks:  # it has no onset to choose a target by
         return _closed(incident, "superseded", "what a person asked for was cut short before it was begun")
-    well = look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED)
+    well = facts.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED)
     if well and (not incident.rollbacks or incident.waiting is not None):
-        return _closed(incident, "healed", f"the run is {look.verdict.kind} again, without a rollback")
+        return _closed(incident, "healed", f"the run is {facts.verdict.kind} again, without a rollback")
     if (wait := incident.waiting) is not None:
-        if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
+        if (reason := has_not_healed(wait, facts.verdict, facts.run)) is not None:
             return Turn(reason=reason, records=(event("wait_over", incident.id, rung=wait.rung, reason=reason),))
         return Turn(reason=f"{wait.rung!r} watches until step {wait.until_step}")
-    plan = _carried_by_the_script(_planned(incident, look, policy), look)
-    if plan.decision is not None and (race := race_of(incident, look.run, policy)) is not None:
-        if isinstance(race, Plan):
-            return _follow(race, incident, look, policy)
-        rungs = ", ".join(repr(entrant.rung) for entrant in race.entrants)
-        return Turn(reason=f"{rungs} race to step {race.until_step}", records=(race_begun(incident.id, race),))
+    plan = _carried_by_the_script(_planned(incident, facts, policy), facts)
     if (wait := plan.wait) is not None:  # in every mode: to watch is what all of them do
         named = {"rung": wait.rung, "hypothesis": wait.hypothesis}
         waiting = event("waiting", incident.id, **named, from_step=wait.from_step, until_step=wait.until_step)
@@ -76,23 +72,23 @@ def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
     if (skip := plan.skip) is not None:  # in every mode: nothing is done, and the next turn decides the next rung
         return Turn(reason=plan.reason, records=(event("rung_skipped", incident.id, **asdict(skip)),))
     if plan.bisects:
-        facts = {"rung": policy.ladder[incident.tried].name, "newest_attempt": look.newest_attempt or 0}
-        return Turn(reason=plan.reason, records=(event("bisect_begun", incident.id, **facts),))
-    return _shadow(incident, plan, look) if policy.mode == "observe" else _follow(plan, incident, look, policy)
+        begun = {"rung": policy.ladder[incident.tried].name, "newest_attempt": facts.newest_attempt or 0}
+        return Turn(reason=plan.reason, records=(event("bisect_begun", incident.id, **begun),))
+    return _shadow(incident, plan, facts) if policy.mode == "observe" else _follow(plan, incident, facts, policy)
 
 
-def _carried_by_the_script(plan: Plan, look: Look) -> Plan:
+def _carried_by_the_script(plan: Plan, facts: Facts) -> Plan:
     decision = plan.decision
-    refusal = look.memory.previews.get(digest_of(decision)) if decision is not None else None
+    refusal = facts.memory.previews.get(digest_of(decision)) if decision is not None else None
     if decision is None or refusal is None:
         return plan
     skip = Skip(rung=decision.rung, hypothesis=decision.hypothesis, reason=refusal)
     return Plan(skip=skip, reason=f"rung {decision.rung!r}: {refusal}")
 
 
-def _shadow(incident: Incident, plan: Plan, look: Look) -> Turn:
+def _shadow(incident: Incident, plan: Plan, facts: Facts) -> Turn:
     """Mode observe: everything up to the action. Reading a checkpoint is no action upon the run."""
-    jobs, why = look.run.jobs, plan.refusal or plan.reason
+    jobs, why = facts.run.jobs, plan.refusal or plan.reason
     if not jobs.known and not jobs.elsewhere:
         message = plan.refusal or jobs.why_unknown
         return Turn(reason=message, message=message)
@@ -105,12 +101,12 @@ def _shadow(incident: Incident, plan: Plan, look: Look) -> Turn:
     return Turn(reason=why, records=(decided("shadow", incident.id, plan.decision, refusal=plan.refusal),))
 
 
-def _follow(plan: Plan, incident: Incident, look: Look, policy: Policy) -> Turn:
+def _follow(plan: Plan, incident: Incident, facts: Facts, policy: Policy) -> Turn:
     if plan.refusal is not None:
         return refused_turn(plan, incident)
     decision, records = plan.decision, tuple[Event, ...]()
     if decision is not None and policy.mode == "approve":
-        answer = _approval(incident, decision, look, policy)
+        answer = _approval(incident, decision, facts, policy)
         if isinstance(answer, Turn):
             return answer
         records = (answer,)
@@ -120,7 +116,7 @@ def _follow(plan: Plan, incident: Incident, look: Look, policy: Policy) -> Turn:
     return Turn(reason=plan.reason, records=records, actions=plan.actions[:1], incident=incident.id, rollback=rollback)
 
 
-def _approval(incident: Incident, decision: Rollback, look: Look, policy: Policy) -> Event | Turn:
+def _approval(incident: Incident, decision: Rollback, facts: Facts, policy: Policy) -> Event | Turn:
     """A person's yes to just this decision, as the event to record; else the turn that asks for it or waits."""
     digest, proposal = digest_of(decision), incident.proposal
     if proposal is None or proposal.digest != digest:
@@ -128,46 +124,48 @@ def _approval(incident: Incident, decision: Rollback, look: Look, policy: Policy
         return Turn(reason=reason, records=(decided("proposed", incident.id, decision, digest=digest),))
     if proposal.expired:
         return Turn(reason="the proposal has expired unanswered: nothing is done")
-    approval = look.run.approvals.get(incident.id)
+    approval = facts.run.approvals.get(incident.id)
     if approval is not None and approval.digest == digest:
-        if decision.target_tag is None or digest in look.memory.verified_for:
+        if decision.target_tag is None or digest in facts.memory.verified_for:
             return event("approved", incident.id, digest=digest, by=approval.by)
         again = VerifyCheckpoint(decision.target_tag)  # their yes may be hours old
         reason = f"approved by {approval.by}: {decision.target_tag} is read once more"
         return Turn(reason=reason, actions=(again,), incident=incident.id, verified_for=digest)
-    if look.run.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
+    if facts.run.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
         reason = f"no approval came within {policy.approve_within_s:.0f} s"
         return Turn(reason=reason, records=(event("expired", incident.id, digest=digest),))
     return Turn(reason=f"waits for `sentinel approve {incident.id}`")
 
 
-def _carry_on(incident: Incident, rollback: Rollback, look: Look, policy: Policy) -> Turn:
+def _carry_on(incident: Incident, rollback: Rollback, facts: Facts, policy: Policy) -> Turn:
     """Carries a decision out, from wherever it stands, until the new attempt has reported what it runs with."""
     if policy.mode == "observe":
         message = f"{rollback.id} is half done, and mode is {policy.mode}: it is left as it is"
         return Turn(reason=message, message=message)
-    plan = plan_rollback(rollback, look.run, policy)
+    plan = plan_rollback(rollback, facts.run, policy)
     if plan.refusal is not None:
         return refused_turn(plan, incident)
+    if plan.actions and (held := on_hold(facts.run)) is not None:
+        return held_turn(incident, rollback, plan, held.refusal or "")
     if plan.actions:
-        if (stop := _may_be_its_own(incident, rollback, plan, look)) is not None:
+        if (stop := _may_be_its_own(incident, rollback, plan, facts)) is not None:
             return stop
         return Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident.id, rollback=rollback.id)
     records = (event("applied", incident.id, rollback=rollback.id),) if incident.status == "decided" else ()
     if not rollback.restart:
         turn = _closed(incident, "superseded", "rolled back; a person starts the job again")
-    elif (attempt := started_for(look, rollback)) is not None:
-        turn = _prove(incident, rollback, attempt, look, policy)
+    elif (attempt := started_for(facts, rollback)) is not None:
+        turn = _prove(incident, rollback, attempt, facts, policy)
     else:
-        turn = _not_yet_reported(incident, rollback, look, policy)
+        turn = _not_yet_reported(incident, rollback, facts, policy)
     return replace(turn, records=(*records, *turn.records))
 
 
-def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, look: Look) -> Turn | None:
+def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, facts: Facts) -> Turn | None:
     """Why checkpoints that came after a rollback was carried out are left where they are: a trainer whose log does not
     tell one life from the next reports no start, and saves them all the same."""
     first = plan.actions[0]
-    reported = rollback.id in look.run.started_rollbacks
+    reported = rollback.id in facts.run.started_rollbacks
     if incident.status != "applied" or reported or not isinstance(first, QuarantineCheckpoints):
         return None
     saved = f"{first.tags[0]} … {first.tags[-1]}" if len(first.tags) > 1 else first.tags[0]
@@ -177,29 +175,31 @@ def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, look: Lo
     )
 
 
-def _not_yet_reported(incident: Incident, rollback: Rollback, look: Look, policy: Policy) -> Turn:
+def _not_yet_reported(incident: Incident, rollback: Rollback, facts: Facts, policy: Policy) -> Turn:
     """The job was started, and no attempt has reported that it was started for this rollback."""
-    made = made_since(look.history, rollback.last_start_attempt)
+    made = made_since(facts.journals, rollback.last_start_attempt)
     if made >= policy.confirm_within_steps:
         return stop_turn(
             incident, f"{rollback.id} was started, {made} steps were made since, and no start report tells the settings"
         )
-    writers, within_s = look.run.jobs.writers, policy.confirm_within_s
+    writers, within_s = facts.run.jobs.writers, policy.confirm_within_s
     if writers and all(w.pending for w in writers):
         return Turn(reason="the job waits in the queue, which counts as no delay")
     started = rollback.last_start_unix_s
-    if started is not None and look.run.now_unix_s - started > within_s:
+    if started is not None and facts.run.now_unix_s - started > within_s:
         return stop_turn(incident, f"{rollback.id} was started {within_s:.0f} s ago and has not reported its start")
     return Turn(reason=f"{rollback.id} is carried out and has not reported its start yet")
 
 
-def _prove(incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, policy: Policy) -> Turn:
+def _prove(incident: Incident, rollback: Rollback, attempt: JournalFacts, facts: Facts, policy: Policy) -> Turn:
     """Settles what the new attempt shows of each change, once it has made its first steps, or will make no more."""
-    found, run = look.evidence, look.run
+    found, run = facts.evidence, facts.run
     if found is None:
         return Turn(reason=f"attempt {attempt.number} has not reported its start yet")
-    since = max(rollback.last_start_unix_s or 0.0, found.started.time_unix_s)  # two clocks; the second may be nan
-    over = run.now_unix_s - since > policy.confirm_within_s or attempt.finished is not None
+    since, begun = rollback.last_start_unix_s or 0.0, found.started.time_unix_s
+    if since <= begun and (not since or begun <= run.now_unix_s):  # else the trainer's clock is another one, or none
+        since = begun
+    over = run.now_unix_s - since > policy.confirm_within_s or attempt.finished
     over |= run.jobs.known and not run.jobs.writers
     if len(found.samples) < FIRST_STEPS and not over:
         return Turn(reason=f"the proof of {rollback.id} waits for the first {FIRST_STEPS} steps")
@@ -207,28 +207,48 @@ def _prove(incident: Incident, rollback: Rollback, attempt: Attempt, look: Look,
     shown = proof(rollback, attempt.number, checks)
     if outcome(checks) is not Proof.CONTRADICTED:
         return Turn(reason=f"attempt {attempt.number} contradicts nothing of {rollback.id}", records=(shown,))
-    return _no_effect(incident, rollback, attempt, look, checks, shown)
+    by_hand = incident.onset_range is None  # what a person has asked for is theirs to settle
+    if policy.on_contradicted == "next" and not by_hand and not _is_worse(checks, facts):
+        wrong, seen = _contradicted(checks)
+        reason = f"{wrong.what} should be {wrong.expected!r}, and attempt {attempt.number} reports {seen}"
+        return Turn(reason=reason, records=(shown, rung_failed(rollback, attempt.number, reason, facts.verdict)))
+    return _no_effect(incident, rollback, attempt, facts, checks, shown)
+
+
+_OF_THE_START = ("rollback", "resumed_from", "first_sample_index")
+
+
+def _is_worse(checks: Sequence[Check], facts: Facts) -> bool:
+    """Whether what runs is worse than before the rollback, not just unchanged: another checkpoint or other data than
+    decided, or a state that is not the one that was saved."""
+    wrong = [check.what for check in checks if check.answer is Proof.CONTRADICTED]
+    return any(what.startswith(_OF_THE_START) for what in wrong) or (facts.start is not None and facts.start.spoils)
+
+
+def _contradicted(checks: Sequence[Check]) -> tuple[Check, str]:
+    """The first change that is contradicted, and what was seen instead."""
+    wrong = next(check for check in checks if check.answer is Proof.CONTRADICTED)
+    return wrong, f"{wrong.reported!r} ({wrong.why})" if wrong.why else repr(wrong.reported)
 
 
 def _no_effect(
-    incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, checks: Sequence[Check], shown: Event
+    incident: Incident, rollback: Rollback, attempt: JournalFacts, facts: Facts, checks: Sequence[Check], shown: Event
 ) -> Turn:
     """A change that did not take effect is an incident of its own, and both wait for a person."""
-    wrong = next(check for check in checks if check.answer is Proof.CONTRADICTED)
-    seen = f"{wrong.reported!r} ({wrong.why})" if wrong.why else repr(wrong.reported)
+    wrong, seen = _contradicted(checks)
     turn = stop_turn(
         incident,
         f"{rollback.id} did not take effect: {wrong.what} should be {wrong.expected!r}, "
         f"and attempt {attempt.number} reports {seen}",
     )
-    if any(other.ignored == rollback.id for other in look.run.incidents):
+    if any(other.ignored == rollback.id for other in facts.run.incidents):
         return replace(turn, records=(shown, *turn.records))
-    own = ignored(look.run.next_incident, rollback, attempt.number, incident.baseline, tuple(checks))
+    own = ignored(facts.run.next_incident, rollback, attempt.number, incident.baseline, tuple(checks))
     return replace(turn, records=(shown, own, *turn.records))
 
 
-def _hold(incident: Incident, rollback: Rollback, look: Look) -> Turn:
-    attempt, verdict, found = started_for(look, rollback), look.verdict, look.recovery
+def _hold(incident: Incident, rollback: Rollback, facts: Facts) -> Turn:
+    attempt, verdict, found = started_for(facts, rollback), facts.verdict, facts.recovery
     if attempt is None:
         return Turn(reason=f"the newest attempt was not started for {rollback.id}")
     if verdict.kind is VerdictKind.DIVERGED:
@@ -250,9 +270,9 @@ def _closed(incident: Incident, outcome: str, reason: str) -> Turn:
     return Turn(reason=reason, records=(closed(incident.id, outcome, reason),))
 
 
-def made_since(history: History, started_after: int | None) -> int:
+def made_since(attempts: Iterable[JournalFacts], started_after: int | None) -> int:
     """Steps of the attempts that began after the job's start was intended; 0 where it was not recorded after which. By
     attempts, not by times: the trainer's clock and the daemon's may differ by minutes."""
     if started_after is None:
         return 0
-    return sum(attempt.made for number, attempt in history.attempts.items() if number > started_after)
+    return sum(attempt.made for attempt in attempts if attempt.number > started_after)

@@ -1,5 +1,5 @@
-"""turn_beside(incident, look, policy) -> Turn: an incident's race, or its bisect, one step further; and what a restart
-takes over from a bisect."""
+"""turn_beside(incident, facts, policy) -> Turn: an incident's bisect one step further, and what a restart takes over
+from it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import replace
 from sentinel.plan import bisect
 from sentinel.plan.actions import FollowBisect, StopJob
 from sentinel.plan.bisect import CONTROL, HEALS, Question, Results, answer, next_probes
+from sentinel.plan.facts import Facts, Outcome, Turn
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_events import decided, event, stopped
-from sentinel.plan.liveness import hindered
-from sentinel.plan.look import Look, Outcome, Turn
+from sentinel.plan.incident_events import event, stopped
+from sentinel.plan.liveness import hindered, settles
 from sentinel.plan.observation import BisectSeen
 from sentinel.plan.policy import Policy
-from sentinel.plan.race import adoption, next_of_race
 from sentinel.plan.rollback import Plan, on_hold
 
 _FOLLOWS = {  # cause -> the probe whose change the restart takes over; of what happens once: none
@@ -23,38 +22,28 @@ _FOLLOWS = {  # cause -> the probe whose change the restart takes over; of what 
 }
 
 
-def turn_beside(incident: Incident, look: Look, policy: Policy) -> Turn | None:
-    """The incident's race or bisect one step further; None where neither goes on. The run's job is stopped before the
-    first probe begins, and nothing of the run moves by them."""
-    race, bisected = incident.race, incident.bisect
-    if race is not None:
-        what, after_attempt = "race", race.after_attempt
-    elif bisected is not None and incident.bisecting:
-        what, after_attempt = "bisect", bisected.after_attempt
-    else:
+def turn_beside(incident: Incident, facts: Facts, policy: Policy) -> Turn | None:
+    """The incident's bisect one step further; None where none goes on. The run's job is stopped before the first probe
+    begins, and nothing of the run moves by them."""
+    if incident.bisect is None or not incident.bisecting:
         return None
     if policy.mode != "act":
-        message = f"a {what} of {incident.id} is half done, and mode is {policy.mode}: its probes are left as they are"
+        message = f"a bisect of {incident.id} is half done, and mode is {policy.mode}: its probes are left as they are"
         return Turn(reason=message, message=message)
-    if (refused := on_hold(look.run)) is not None:
+    if (refused := on_hold(facts.run)) is not None:
         return refused_turn(refused, incident)
-    if (why := hindered(look.run)) is not None:
+    if (why := hindered(facts.run)) is not None:
         return Turn(reason=why, message=why)
-    if after_attempt is not None and (look.newest_attempt or 0) > after_attempt:
+    if (facts.newest_attempt or 0) > incident.bisect.after_attempt:
         return stop_turn(
-            incident, f"attempt {look.newest_attempt} began during the {what} of {incident.id}: it is left running"
+            incident, f"attempt {facts.newest_attempt} began during the bisect of {incident.id}: it is left running"
         )
-    if race is not None and race.winner is not None:
-        decision = adoption(race, race.winner, incident, look.run)
-        return Turn(reason=race.over or "", records=(decided("decided", incident.id, decision),))
-    if writers := tuple(w.id for w in look.run.jobs.writers):
-        reason = f"the job is stopped before the {what}"
+    if writers := tuple(w.id for w in facts.run.jobs.writers):
+        reason = "the job is stopped before the bisect"
         return Turn(reason=reason, actions=(StopJob(writers),), incident=incident.id)
-    return _bisect(incident, look) if race is None else next_of_race(race, look.race, incident, look.races_at_once)
-
-
-def _bisect(incident: Incident, look: Look) -> Turn:
-    found = look.run.bisect
+    if (why := settles(facts.run)) is not None:
+        return Turn(reason=why, message=why)
+    found = facts.run.bisect
     if found is not None and found.over:
         ended = event("bisect_ended", incident.id, reason=found.reason, gpu_hours=found.gpu_hours)
         return Turn(reason=found.reason, records=(ended,))

@@ -11,6 +11,7 @@ from sentinel import bounded
 from sentinel.act.bisect import REPORT
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.texts import markdown
 
 _KEYS = frozenset({"incident", "reason", "repeats", "probes", "ranked", "not_tried", "stopped", "over"})
 
@@ -53,5 +54,5 @@ def chapter(report: Mapping[str, Any]) -> Iterator[str]:
         yield "The bisect has not come to its end."
         yield ""
     for line in lines_of(report):
-        yield f"- {line.strip()}"
+        yield f"- {markdown(line.strip())}"
     yield ""

@@ -19,6 +19,7 @@ from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.sentences import story
 from sentinel.reports.bisect import chapter
 from sentinel.reports.past import Past
+from sentinel.vocabulary.texts import markdown
 
 _ENDS = ("opened", "rung_failed")  # events with the onset of the attempt that they end
 
@@ -44,8 +45,7 @@ def attempt_rows(past: Past) -> tuple[AttemptRow, ...]:
 
 
 def _row(attempt: Attempt, past: Past) -> AttemptRow:
-    raced = (e for i in past.incidents for race in i.races for e in race.entrants)
-    rollbacks = {r.id: r for r in (*(r for i in past.incidents for r in i.rollbacks), *raced)}
+    rollbacks = {name: r for i in past.incidents for r in i.rollbacks for name in r.names}
     started = attempt.started
     rollback = rollbacks.get(started.rollback) if started and started.rollback else None
     ended = next((e for e in past.events if e["event"] in _ENDS and e.get("attempt") == attempt.number), {})
@@ -85,7 +85,7 @@ def write_chronicle(
 
     folder.mkdir(parents=True, exist_ok=True)
     rows = {row.attempt: row for row in attempt_rows(past)}
-    lines = [f"# {run}: chronicle", "", _summary(past), ""]
+    lines = [f"# {markdown(run)}: chronicle", "", _summary(past), ""]
     for incident in past.incidents:
         started = {r.id for r in incident.rollbacks}
         concerned = [  # the attempt that diverged and those that its rollbacks started
@@ -113,13 +113,13 @@ def _summary(past: Past) -> str:
 
 
 def _chapter(incident: Incident, attempts: Sequence[AttemptRow], past: Past) -> Iterator[str]:
-    yield f"## {incident.id}: {incident.outcome or incident.status}"
+    yield f"## {markdown(incident.id)}: {markdown(incident.outcome or incident.status)}"
     yield ""
-    yield f"- **What broke:** {incident.reason}"
-    yield f"- **When:** {_when(incident)}"
-    yield f"- **What led:** {', '.join(incident.led_by) or 'nothing that was seen before the loss'}"
+    yield f"- **What broke:** {markdown(incident.reason)}"
+    yield f"- **When:** {markdown(_when(incident))}"
+    yield f"- **What led:** {markdown(', '.join(incident.led_by)) or 'nothing that was seen before the loss'}"
     yield f"- **What it cost:** {_cost(incident, past)}"
-    yield f"- **What helped:** {_helped(incident)}"
+    yield f"- **What helped:** {markdown(_helped(incident))}"
     yield ""
     if attempts:
         yield f"![loss, variance and learning rate of {incident.id}]({incident.id}.png)"
@@ -129,7 +129,7 @@ def _chapter(incident: Incident, attempts: Sequence[AttemptRow], past: Past) -> 
     yield "| when (UTC) | what happened |"
     yield "|---|---|"
     for line in story(past.events, incident.id):
-        yield f"| {_time(line.time_unix_s)} | {_cell(line.sentence)} |"
+        yield f"| {_time(line.time_unix_s)} | {markdown(line.sentence)} |"
 
 
 def _tried(incident: Incident, losses: Mapping[int, float | None]) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _tried(incident: Incident, losses: Mapping[int, float | None]) -> Iterator[s
             "not measured" if loss is None else f"{loss:.3f}",
             _did(incident, rollback),
         )
-        yield "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+        yield "| " + " | ".join(markdown(cell) for cell in cells) + " |"
     yield ""
 
 
@@ -196,7 +196,3 @@ def _helped(incident: Incident) -> str:
 
 def _time(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import judge_past
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import fold
-from sentinel.plan.observation import Checkpoint, RunState
-from sentinel.plan.policy import Policy
-from sentinel.plan.waiting import price_of_waiting
 from sentinel.sources.column_source import ColumnSource
-from sentinel.vocabulary.sample import RunStarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +32,8 @@ class PageSettings:
     texts: Mapping[int, str] | None = None
     # A rollback's id to how it changed the job script, as a diff.
     scripts: Mapping[str, str] = field(default_factory=dict)
-    policy: Policy = field(default_factory=Policy)
     bisects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # incident to the report of its bisect
     run_option: str = "--run NAME"  # how the run is named on the command line, for the commands that the page shows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
-    """The training of a probe that raced and did not become the run."""
-
-    probe: str
-    rung: str
-    became: str
-    stretches: tuple[Readings, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +44,6 @@ class Past:
     history: History  # the attempts with all that is no sample: starts, layers, validations, checkpoints, ends
     events: tuple[Mapping[str, Any], ...]  # the incident log
     incidents: tuple[Incident, ...]
-    branches: tuple[Branch, ...]
     unreadable: int  # lines of the source that could not be read
     notes: tuple[str, ...]
 
@@ -81,11 +64,9 @@ class Past:
         return descent([r for r in self.stretches if (r.attempt in line if len(line) > 1 else r.attempt <= number)])
 
 
-def read_past(
-    source: ColumnSource, events: Sequence[Mapping[str, Any]], probes: Mapping[str, ColumnSource] = MappingProxyType({})
-) -> Past:
-    """`probes`: of those that have raced, the newest journal in the folder of each."""
-    stretches, incidents = _stretches(source), fold(events)
+def read_past(source: ColumnSource, events: Sequence[Mapping[str, Any]]) -> Past:
+    source.fields = (*COLUMNS, *CARRIED)
+    stretches, incidents = [readings for readings in source if len(readings)], fold(events)
     history = History()
     for readings in stretches:
         history.attempts.setdefault(readings.attempt, Attempt(readings.attempt))
@@ -96,31 +77,9 @@ def read_past(
         history=history,
         events=tuple(events),
         incidents=incidents,
-        branches=tuple(_branches(incidents, history, probes)),
         unreadable=source.unreadable,
         notes=tuple(source.notes),
     )
-
-
-def _stretches(source: ColumnSource) -> list[Readings]:
-    source.fields = (*COLUMNS, *CARRIED)
-    return [readings for readings in source if len(readings)]
-
-
-def _branches(incidents: Sequence[Incident], history: History, probes: Mapping[str, ColumnSource]) -> Iterator[Branch]:
-    """Without those whose newest journal is the run's own: the adopted, and those that have reported nothing."""
-    ours = {(a.number, a.started.time_unix_s) for a in history.attempts.values() if a.started is not None}
-    raced = [(race, entrant) for i in incidents for race in i.races for entrant in race.entrants]
-    for race, entrant in raced:
-        if (source := probes.get(entrant.id)) is None:
-            continue
-        stretches, told = _stretches(source), source.others
-        began = {(r.attempt, r.time_unix_s) for r in told if isinstance(r, RunStarted)}
-        if began and not began & ours:
-            won = race.winner is not None and race.winner.probe == entrant.id
-            became = "races" if race.over is None else "won the race" if won else "lost the race"
-            made = tuple(_with_ratios(stretches))
-            yield Branch(probe=entrant.id, rung=entrant.rung, became=became, stretches=made)
 
 
 def _with_ratios(stretches: Sequence[Readings]) -> list[Readings]:
@@ -147,8 +106,8 @@ def joined(stretches: Sequence[Readings], name: str) -> Any:
 
 
 def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str | None], list[dict[str, Any]]]:
-    """The verdict, its severity, its reason and the price of waiting; and the judge's events, each with its attempt and
-    its last step there. The last episode may still recover."""
+    """The verdict, its severity and its reason; and the judge's events, each with its attempt and its last step there.
+    The last episode may still recover."""
     replay = Replay(settings.thresholds, settings.planned, settings.references)
     found: dict[int, tuple[Event, ...]] = {}
     for readings in past.stretches:
@@ -156,32 +115,13 @@ def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str | None], l
         found[readings.attempt] = tuple(replay.series.events)
     newest = past.history.latest
     verdict = judge_past(replay.series, newest.end_reason if newest else None)
-    waiting = price_of_waiting(replay.series, _run(past), settings.policy)
     findings = [
         _finding(event, number, past)
         for number, events in found.items()
         for event in events
         if event.verdict_step >= int(past.of_attempt(number)[0].steps[0])
     ]
-    standing = {"verdict": str(verdict.kind), "severity": verdict.severity, "reason": verdict.reason}
-    return standing | {"waiting": None if waiting is None else waiting.reason}, findings
-
-
-def _run(past: Past) -> RunState:
-    """What prices a wait: the steps that were saved, the pace and the size, as the readings tell."""
-    newest = past.history.latest
-    if newest is None or not past.stretches:
-        return RunState(now_unix_s=0.0)
-    saved = sorted({s.global_step for attempt, _ in past.history.descent(newest) for s in attempt.saved})
-    times = past.stretches[-1].values("step_time_s")[-100:]
-    times = times[np.isfinite(times)]
-    return RunState(
-        now_unix_s=0.0,
-        checkpoints=tuple(Checkpoint(tag=f"global_step{step}", global_step=step, complete=True) for step in saved),
-        last_step=int(past.stretches[-1].steps[-1]),
-        step_time_s=float(np.median(times)) if len(times) else None,
-        world_size=newest.started.world_size if newest.started is not None else None,
-    )
+    return {"verdict": str(verdict.kind), "severity": verdict.severity, "reason": verdict.reason}, findings
 
 
 def _finding(event: Event, attempt: int, past: Past) -> dict[str, Any]:

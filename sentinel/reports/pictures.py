@@ -19,6 +19,7 @@ from sentinel.judge.reference import Reference
 from sentinel.reports.chronicle import AttemptRow
 from sentinel.reports.past import Past
 from sentinel.reports.triage.curves import decimated
+from sentinel.vocabulary.texts import neutral
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,9 +54,14 @@ def drawn(path: Path, size: tuple[float, float], title: str | None = None) -> It
         figure = Figure(figsize=size, layout="constrained")
         yield figure
         if title is not None:
-            figure.suptitle(title, fontsize=12.5, color=INK)
+            figure.suptitle(_plain(title), fontsize=12.5, color=INK)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _plain(text: str) -> str:
+    """A text of others as matplotlib draws it: neutral, and no formula."""
+    return neutral(text).replace("$", r"\$")
 
 
 def draw_attempts(past: Past, attempts: Sequence[AttemptRow], *, title: str, path: Path) -> None:
@@ -73,7 +79,9 @@ def draw_attempts(past: Past, attempts: Sequence[AttemptRow], *, title: str, pat
                 if there.any():
                     name = f"{row.attempt}  {row.mitigation or 'the run as it was'} — {row.verdict}"
                     width = 2.0 if row is attempts[-1] else 1.2
-                    panel.plot(steps[there], values[there], color=colour, linewidth=width, label=name, alpha=0.95)
+                    panel.plot(
+                        steps[there], values[there], color=colour, linewidth=width, label=_plain(name), alpha=0.95
+                    )
             panel.set_ylabel(label)
             panel.set_yscale(scale)
         for row, colour in shown:
@@ -108,7 +116,7 @@ def draw_comparison(runs: Sequence[Reference], *, by: str, path: Path) -> None:
         panel = figure.subplots()
         for number, run in enumerate(runs):
             places, losses = zip(*run.points, strict=True)
-            panel.plot(places, losses, color=_RUNS[number % len(_RUNS)], linewidth=1.4, label=run.name)
+            panel.plot(places, losses, color=_RUNS[number % len(_RUNS)], linewidth=1.4, label=_plain(run.name))
         panel.set_xscale("log")
         if all(loss > 0 for run in runs for _, loss in run.points):
             panel.set_yscale("log")

@@ -9,7 +9,7 @@ Face's `train/train_loss` is the mean over the whole run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.judge.readings import CARRIED, COLUMNS
@@ -103,9 +103,10 @@ class Naming:
     notes: list[str] = field(default_factory=list)
 
 
-def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Naming:
-    """Finds the fields among a source's names; `asked` (field to name) has precedence. ConfigError when a field of
-    `asked` does not exist, or its name is not among the source's."""
+def resolve(names: Iterable[str], asked: Mapping[str, str], where: str, without_values: Collection[str] = ()) -> Naming:
+    """Finds the fields among a source's names; `asked` (field to name) has precedence; `without_values`: names that
+    are null wherever they were seen. ConfigError when a field of `asked` does not exist, or its name is not among the
+    source's."""
     there = list(dict.fromkeys(names))
     naming = Naming()
     normal: dict[str, str] = {}
@@ -134,7 +135,7 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
             naming.columns[ours] = one
     naming.notes += [AS_FAIRSEQ] if {"num_updates", "wpb"} <= normal.keys() else []
     if where and "loss" in naming.columns and "loss" not in asked:
-        _check_no_rl(there, where)
+        _check_no_rl([name for name in there if name not in without_values], where)
     return naming
 
 
@@ -159,33 +160,63 @@ def resolve_until_loss(batches: Iterable[Iterable[str]], asked: Mapping[str, str
 def _check_no_rl(names: Iterable[str], where: str) -> None:
     """ConfigError where the names are of reinforcement learning."""
     signs = signs_of_rl("\n".join(f"{name}: 0" for name in names))
-    if len(signs) > 1:
+    if signs:
         raise ConfigError(f"{where}: {of_rl(signs)}")
 
 
 _VALUED = r"['\"]?\s*[:=| ]\s*['\"\[(]{0,2}[-+]?(?:\.?\d|nan|inf)"
-# What logs of reinforcement learning have beside a loss. The rewards of DPO are those of its pairs.
+_NAME = r"(?:[\w/.-]{0,40}[_/ ])?"
+_PAIRS = r"(?:chosen|reject|margin|accurac|acc\b|bench)"  # rewards of DPO's pairs, of a reward model, and a benchmark
+# What logs of reinforcement learning have beside a loss. One of the first kind tells it; of the second, two do.
 _OF_RL = {
-    "a policy loss": re.compile(rf"(?:policy|pg|act(?:or)?|surrogate)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
-    "a value loss": re.compile(rf"(?:value|vf|cri(?:tic)?)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
-    "a reward": re.compile(
-        rf"(?<![a-z])reward(?!s?/(?:chosen|rejected|margins|accuracies))[\w/]{{0,40}}{_VALUED}", re.IGNORECASE
+    "a policy loss": re.compile(
+        rf"(?<![a-z])(?:policy|pg|act(?:or)?|surrogate)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE
     ),
-    "a KL": re.compile(rf"(?<![a-z])kl(?:[_/ ][\w/]{{0,40}})?{_VALUED}", re.IGNORECASE),
+    "a reward": re.compile(
+        rf"(?<![\w/.-])(?!{_NAME}{_PAIRS})(?:{_NAME}rewards?(?![\w/]{{0,40}}{_PAIRS})[\w/]{{0,40}}"
+        rf"|(?:mean|avg|average)_r|r_(?:mean|avg)){_VALUED}",
+        re.IGNORECASE,
+    ),
+    "a return": re.compile(
+        rf"(?<![a-z])(?:(?:mean|avg|average|ep(?:isode)?|episodic)_(?:returns?|ret)|returns?[_/](?:mean|avg|max)){_VALUED}",
+        re.IGNORECASE,
+    ),
+    "an advantage": re.compile(rf"(?<![a-z])adv(?:antages?)?(?:[_/]\w{{1,40}})?{_VALUED}", re.IGNORECASE),
+    "a share of clipped ratios": re.compile(
+        rf"(?<![a-z])(?:pg_|ppo_|ratio_)?clip[_ ]?(?:frac(?:tion)?|ratio/\w{{1,30}}){_VALUED}", re.IGNORECASE
+    ),
+    "a length of responses": re.compile(
+        rf"(?<![a-z])(?:(?:mean|avg)_)?(?:resp(?:onses?)?|completions?|rollouts?)[_/](?:mean_)?(?:tokens|len(?:gths?)?)"
+        rf"(?:[_/]\w{{1,40}})?{_VALUED}",
+        re.IGNORECASE,
+    ),
 }
+_OF_RL_OR_OTHERS = {
+    "a value loss": re.compile(rf"(?:value|vf|cri(?:tic)?)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
+    "a KL": re.compile(rf"(?<![a-z])(?:approx_|mean_|rev_)?kl(?:[_/ ][\w/]{{0,40}})?{_VALUED}", re.IGNORECASE),
+    "an entropy": re.compile(rf"(?<![a-z-])(?<!cross_)(?<!cross )entropy(?:[_/]\w{{1,40}})?{_VALUED}", re.IGNORECASE),
+}
+# One of these is in each line with a sign; the cheapest test first.
+_WORDS_OF_RL = re.compile(
+    r"reward|policy|pg_|act(?:or)?_loss|act loss|surrogate|mean_r|avg_r|average_r|r_mean|r_avg|return|_ret|adv|clip"
+    r"|resp|completion|rollout|\bkl|_kl|entropy|value|critic|vf_",
+    re.IGNORECASE,
+)
 
 
 def signs_of_rl(text: str) -> frozenset[str]:
-    """Which numbers of reinforcement learning the text names; one alone may be of something else."""
-    if not any(word in text for word in ("eward", "EWARD", "olicy_loss", "olicy loss", "pg_loss", "ctor", "act_loss")):
+    """Which numbers of reinforcement learning the text names: none, or so many that it is of nothing else."""
+    if _WORDS_OF_RL.search(text) is None:
         return frozenset()
-    return frozenset(sign for sign, pattern in _OF_RL.items() if pattern.search(text))
+    told = {sign for sign, pattern in _OF_RL.items() if pattern.search(text)}
+    beside = {sign for sign, pattern in _OF_RL_OR_OTHERS.items() if pattern.search(text)}
+    return frozenset(told | beside if told or len(beside) > 1 else ())
 
 
 def of_rl(signs: frozenset[str]) -> str:
     return (
         f"this is a log of reinforcement learning (it has {' and '.join(sorted(signs))}), whose loss does not show a "
-        "divergence; to judge one of its numbers nevertheless, name it with --column loss=NAME"
+        "divergence; to judge one of its numbers nevertheless, name it with --loss NAME"
     )
 
 

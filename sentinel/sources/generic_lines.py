@@ -28,6 +28,7 @@ from sentinel.sources.step_kinds import Kind, StepKinds
 from sentinel.vocabulary.errors import LineError
 
 _LR = re.compile(rf"lr(?:ate)?(?: \([^)]{{1,20}}\))?{VALUE}")
+_SCALED_LR = re.compile(rf"\blr\((1e-?\d)\){VALUE}")  # verl's `train/lr(1e-3):0.01`
 _CURRENT = re.compile(r"\bcur(?:rent)?_$")
 _LEARNING_RATE = re.compile(rf"\b(?:lr(?:ate)?|learning[-_ ]rate)(?: \([^)]{{1,20}}\))?{VALUE}", re.IGNORECASE)
 _NORM = re.compile(rf"\b(?:grad(?:ient)?s?[-_. ]{{0,2}}norm|gnorm|global[-_ ](?:grad[-_ ])?norm){VALUE}", re.IGNORECASE)
@@ -50,6 +51,10 @@ def _fields_in(rest: str) -> dict[str, Any]:
         fields["grad_norm"] = number(found[1].replace(",", ""))
     if (found := _lr_in(rest)) is not None:
         fields["lr"] = number(found[1].replace(",", ""))
+    elif (
+        "lr(1e" in rest and (found := _SCALED_LR.search(rest)) is not None and (scaled := number(found[2])) is not None
+    ):
+        fields["lr"] = scaled * float(found[1])
     if "cale" in rest and (found := _SCALE.search(rest)) is not None:
         fields["loss_scale"] = number(found[1].replace(",", ""))
     if "okens" in rest and (found := _TOKENS.search(rest)) is not None:

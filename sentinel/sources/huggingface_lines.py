@@ -6,10 +6,12 @@ import math
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 from sentinel.sources.line_events import Decoder, Evaluated, Event, ProgramEnded, ProgramStarted, Reading, fields_of
 from sentinel.sources.line_text import number, rank_of, time_of, whole
+from sentinel.sources.two_jobs import TwoJobs
 from sentinel.vocabulary.errors import LineError
 
 # Newer versions write the numbers as texts; numpy's and torch's show what they are.
@@ -21,6 +23,8 @@ _PYTHON_PAIR = re.compile(
 _RESUMED = re.compile(
     r"\b(?:Resuming training from checkpoint with epoch \d+ and|Continuing training from) global step (\d{1,15})"
 )
+_OTHER_LOGGERS = 8  # readings among which the same step of another logger is looked for
+_ROUNDED = {"loss": 6e-5, "epoch": 6e-3}  # LLaMA-Factory prints four digits of a loss, two of an epoch
 _LONGEST_OPEN = 4_000  # characters of a dict over several lines that are waited for
 
 
@@ -41,6 +45,10 @@ class HuggingFace(Decoder):
         self.note = "the lines name no step: they are counted, so a step here is one logged line"
         self._epochs = array("d")
         self._count = 0
+        self.jobs = TwoJobs("epochs", repeats=True)
+        # The newest readings, each with the names beside them: LLaMA-Factory logs each step a second time, rounded.
+        self._newest: deque[tuple[frozenset[str], dict[str, float]]] = deque(maxlen=_OTHER_LOGGERS)
+        self._again = 0
         self._last = ""
         self._ended = self._announced = False  # since the last reading: the run's end, a start
         self._resumed_step: int | None = None  # the global step that a start named last
@@ -102,6 +110,9 @@ class HuggingFace(Decoder):
         epoch, resumed = fields.get("epoch"), self._announced and self._resumed_step != self._began_at
         if text == self._last and not resumed:
             return ()  # another rank's
+        if not self._announced and self._is_of_another_logger(values, loss, fields):
+            self._again += 1
+            return ()
         behind = bool(self._epochs) and epoch is not None and epoch <= self._epochs[-1]
         starts = self._ended or resumed or (self._announced and behind)
         self._last, self._began_at = text, self._resumed_step
@@ -111,11 +122,32 @@ class HuggingFace(Decoder):
             reading = Reading(step, loss, rank_of(head), fields)
             facts = {"resumed_from": self._resumed_step} if resumed else {}
             return (ProgramStarted(facts=facts, certain=True, time_unix_s=at), reading) if starts else (reading,)
+        if epoch is not None and math.isfinite(epoch):
+            self.jobs.take(epoch, loss, None, announced=starts)
         before, step = self._count, self._counted(epoch, again=starts)
         reading = Reading(step, loss, rank_of(head), fields)
         if before == 0 or (step > before and not starts):
             return (reading,)
         return (ProgramStarted(facts={"resumed_from": step - 1 or None}, certain=True, time_unix_s=at), reading)
+
+    def _is_of_another_logger(self, values: Mapping[str, str], loss: float, fields: Mapping[str, float | None]) -> bool:
+        """Whether a line with other names beside them has had these numbers, before they were rounded or after."""
+        names = frozenset(values)
+        numbers = {"loss": loss} | {name: value for name in ("epoch", "lr") if (value := fields.get(name)) is not None}
+        for others, known in self._newest:
+            near = all(
+                abs(numbers[name] - known[name]) <= _ROUNDED.get(name, 1e-3 * abs(known[name]))
+                for name in numbers.keys() & known.keys()
+            )
+            if names != others and near and numbers.keys() == known.keys() and len(numbers) == 3:
+                return True
+        self._newest.append((names, numbers))
+        return False
+
+    @property
+    def notes(self) -> list[str]:
+        again = f"{self._again} lines show a step once more, rounded, as another logger writes it: left out"
+        return [*super().notes, *([again] if self._again else [])]
 
     def _counted(self, epoch: float | None, *, again: bool) -> int:
         """The line's number; `again`: one of this epoch is there already, and is replaced."""

@@ -36,7 +36,8 @@ def open_json_lines(path: Path, asked: Mapping[str, str]) -> ColumnSource | None
     if not head:
         return None
     names = keys_of(head)
-    naming = resolve(names, asked, str(path))
+    nulls = [name for name in names if all(one.get(name) is None for one in head)]
+    naming = resolve(names, asked, str(path), nulls)
     columns, notes = naming.columns, naming.notes
     if "loss" not in columns:
         if path.name.removesuffix(".gz").endswith(".jsonl") and not any(map(text_within, head)):

@@ -49,6 +49,8 @@ class LinePattern:
     # Matches the text before the step where the loss is a validation loss.
     validation_head: re.Pattern[str] | None = None
     starts_at: re.Pattern[str] | None = None  # a line with the step at which training starts (group 1)
+    # A line that says that this process has no loss; group 1 is the rank that has it.
+    not_visible: re.Pattern[str] | None = None
     # Words of which a line about checkpoints has one; empty where such lines are not read.
     checkpoint_words: tuple[str, ...] = ("heckpoint", "esum")
     note: str = ""  # what a reader of the numbers has to know; a sentence, or empty
@@ -125,6 +127,9 @@ class _LineDecoder(Decoder):
             first = whole(found[1])
             if first is not None:  # "step 1" is the first of a run from scratch
                 return (ProgramStarted(facts={"resumed_from": max(first - 1, 0) or None}, time_unix_s=time_of(line)),)
+        if pattern.not_visible is not None and (found := pattern.not_visible.search(line)) is not None:
+            self.note = f"the trainer says that the loss is not visible in this log: rank {found[1]} has it (LOG_RANK)"
+            return None
         return checkpoint_events(line) if any(word in line for word in pattern.checkpoint_words) else None
 
     def _fields(self, groups: Mapping[str, str | None], rest: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from sentinel.sources.column_names import meaning
 from sentinel.sources.line_text import number, time_of, whole
 from sentinel.sources.step_kinds import StepKinds
+from sentinel.sources.two_jobs import TwoJobs
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import COUNT, UNIX_SECONDS
 
@@ -79,6 +80,8 @@ class Decoder:
     takes_columns = False  # whether names that the user gives are looked for
     names: Mapping[str, str] = {}  # names that the user gives: theirs to the field of ours
     kinds = StepKinds()  # of the lines, where a step may stand in several kinds of them; else it stays empty
+
+    jobs = TwoJobs("epochs", repeats=True)  # where a format places its lines by epochs; else it stays empty
 
     @property
     def notes(self) -> list[str]:

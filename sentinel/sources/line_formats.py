@@ -80,6 +80,7 @@ FORMATS: tuple[LineFormat, ...] = (
     ),
     LineFormat(  # a line for each rank, or one; Meta's lingua writes `grad`
         name="torchtitan",
+        traps="a pipeline rank without the last stage prints loss -1: not averaged; alone in a log it is blind",
         sample="[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - step: 7  loss:  2.5  grad_norm:  0.8319",
         reads=LinePattern(
             line=re.compile(r"\bstep:\s*(?P<step>\d+(?:,\d{3})*)(?:\s*/\s*(?P<total>\d+(?:,\d{3})*))?\s+(?=\w+:)"),
@@ -87,6 +88,7 @@ FORMATS: tuple[LineFormat, ...] = (
             pairs=re.compile(r"(\w{1,64}):\s*(\S{1,64})"),
             validation_head=EVALUATES,
             starts_at=re.compile(r"\bTraining starts at step (\d+)"),
+            not_visible=re.compile(r"\b[Ll]oss is not visible\b.{0,80}?\brank (\d+)"),
         ),
     ),
     LineFormat(  # OLMo and OLMo-core

@@ -58,7 +58,8 @@ class LineReader:
     @property
     def refusal(self) -> str:
         """Why the lines that were read are not to be judged; a sentence, or empty."""
-        return self.decoder.kinds.problem or self.decoder.kinds.displaced
+        kinds = self.decoder.kinds
+        return kinds.problem or kinds.displaced or self.decoder.jobs.problem or self._merge.problem
 
     @property
     def note(self) -> str:
@@ -127,12 +128,15 @@ class Trial:
         readers = [LineReader(each, columns) for each in FORMATS]
         self._readers = [each for each in readers if each.decoder.takes_columns or not columns]
         self._asks_for_loss = "loss" in columns
-        self._of_rl = 0  # lines with the words of reinforcement learning
+        self._of_rl = self._of_rl_anywhere = 0  # lines of steps, and all lines, with numbers of reinforcement learning
+        self._begun = False  # whether a step was read
         self._signs: frozenset[str] = frozenset()
 
     def feed(self, line: str) -> None:
-        if len(line) <= _LONGEST and not self._asks_for_loss and len(signs := signs_of_rl(line)) > 1:
-            self._of_rl += 1
+        if len(line) <= _LONGEST and not self._asks_for_loss and (signs := signs_of_rl(line)):
+            self._begun = self._begun or self.has_read
+            self._of_rl_anywhere += 1
+            self._of_rl += self._begun or "loss" in line.lower()  # else the settings of a framework may name them
             self._signs |= signs
         for reader in self._readers:
             reader.feed(line)
@@ -142,7 +146,7 @@ class Trial:
         """Why the best format's readings are not to be judged; a sentence, or empty."""
         best = self.best
         few = _FEW_OF_RL if best is None else min(_FEW_OF_RL, best.readings // 2)
-        if self._of_rl > few:
+        if (self._of_rl_anywhere if best is None else self._of_rl) > few:
             return of_rl(self._signs)
         return "" if best is None else best.decoder.kinds.problem
 

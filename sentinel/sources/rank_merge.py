@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.sources.line_events import Evaluated, Event, ProgramEnded, ProgramStarted, Reading, Saved
+from sentinel.sources.two_jobs import Apart, TwoJobs
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation
@@ -21,6 +22,7 @@ from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, Run
 _MOST_RANKS = 1 << 17  # readings of one step that are merged; a log may repeat a step without end
 _LATE_STEPS = 4  # logged steps by which a rank's line may be behind the others without being a restart
 _MOST_AHEAD = 64  # logged steps that the fastest file may be ahead; then the slower files are not waited for any more
+_NOT_HERE = -1.0  # TorchTitan's loss on pipeline ranks without the last stage
 _PRINTED = 6e-4  # largest relative difference between an LR and its print with four digits
 
 Place = tuple[int, int]  # attempt, global_step
@@ -41,7 +43,13 @@ class AttemptMerge:
         self._saved: deque[int] = deque(maxlen=64)
         # Readings of a step that had one: of another rank, written twice, or tried again after it was skipped.
         self.repeated = 0
+        self.jobs, self.apart = TwoJobs("steps"), Apart()
         self.averaged = 0  # those of them with another loss, and no rank to say why
+
+    @property
+    def problem(self) -> str:
+        """Why the readings are not of one job; a sentence, or empty."""
+        return self.jobs.problem or self.apart.problem
 
     @property
     def last_step(self) -> int:
@@ -87,6 +95,8 @@ class AttemptMerge:
         if went_back and self._start is None and (self._is_repeated(reading) or self._is_late(reading)):
             self.repeated += 1
             return []
+        announced = self._start is not None and self._start.certain
+        self.jobs.take(reading.step, reading.loss, reading.total_steps, announced=announced)
         records = self.complete()
         if not self._attempt or self._starts_attempt(reading, current) or went_back:
             records += self._begin(reading, went_back=went_back)
@@ -101,7 +111,7 @@ class AttemptMerge:
     def _is_repeated(self, reading: Reading) -> bool:
         """Whether it is the open step from another rank; its loss is then added to that step."""
         current = self._open
-        if current is None or reading.step != current.step:
+        if current is None or reading.step != current.step or _of_another_job(reading, current):
             return False
         same_writer = reading.rank in self._ranks if reading.rank is not None else self._one_writer
         if same_writer:
@@ -109,7 +119,10 @@ class AttemptMerge:
                 self._open, self._losses = reading, [reading.loss]  # tried again under the same number
                 return True
             return _same(reading.loss, current.loss)
-        self.averaged += reading.rank is None and not _same(reading.loss, current.loss)
+        if reading.rank is None and not _same(reading.loss, current.loss):
+            self.averaged += 1
+            if len(self._losses) == 1:
+                self.apart.take(reading.step, current.loss, reading.loss)
         if len(self._losses) < _MOST_RANKS:
             self._losses.append(reading.loss)
             self._ranks.add(reading.rank)
@@ -212,6 +225,8 @@ class RankMerge:
 
 def _mean_and_spread(losses: list[float]) -> tuple[float, float | None]:
     """The mean over the ranks, and largest minus smallest (nan where the mean is not finite); None for one rank."""
+    if len(losses) > 1 and _NOT_HERE in losses:
+        losses = [loss for loss in losses if loss != _NOT_HERE] or losses[:1]
     if len(losses) == 1:
         return losses[0], None
     mean = sum(losses) / len(losses)
@@ -247,6 +262,16 @@ def _first_lr(schedule: Mapping[str, Any] | None, first: Reading, resumed: int) 
         return shown
     agrees = abs(lr.lr(step=first.step) - shown) <= _PRINTED * abs(shown)
     return lr.lr(step=resumed + 1) if agrees else shown
+
+
+def _of_another_job(reading: Reading, other: Reading) -> bool:
+    """Whether two readings of one step are of two jobs: ranks of one job have the same LR and the same end."""
+    if reading.rank is not None or other.rank is not None:
+        return False
+    lr, lr_of_other = reading.fields.get("lr"), other.fields.get("lr")
+    differs = lr is not None and lr_of_other is not None and abs(lr - lr_of_other) > _PRINTED * abs(lr_of_other)
+    totals = {reading.total_steps, other.total_steps}
+    return differs or (len(totals) == 2 and None not in totals)
 
 
 def _same(loss: float, other: float) -> bool:

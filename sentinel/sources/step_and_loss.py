@@ -124,6 +124,7 @@ _PROGRESS = re.compile(r"\bProgress on:\s*train\s+([\d.]+k?)it/([\d.]+k?)it", re
 # `490 | loss 5.7`, llama2.c's; `[490 | 12.5] loss=5.7`; after the epoch `1|490|Loss: 5.7`, `(0, 490) step_loss : 5`
 _LEADING = re.compile(r"(?:^|[\]\s])(?:\[|\(\d+,\s*)?(?:\d+\|)?(\d{1,12})[\])]?\s*(?:\||(?=step_loss))")
 _NAMED = re.compile(r"(?:[A-Za-z_]\s*[:=]|poch)[\s\[(]*$")  # before a number that is another one
+_WITH_BRACKET = re.compile(r"(?:^|[\]\s])(\d{1,12})\) (?=loss\b)")  # AlgoPerf's `500) loss = 6.8, grad_norm = 0.6`
 _BAR = re.compile(r"%\|[^|]{0,200}\|\s*(\d+)/(\d+) \[\d")
 _BRACKETED = re.compile(r"(?:^|\s)\[\s*(\d+)/(\d+)\]")
 _OF_EPOCHS = re.compile(r"poch:?\s*$", re.IGNORECASE)
@@ -166,7 +167,7 @@ def counted_in(line: str) -> Counted | None:
     return None
 
 
-_COUNTS = (_IN_EPOCH, _AFTER_EPOCH, _WITH_SHARE, _RANGE, _CLU, _PROGRESS, _LEADING, _BAR, _BRACKETED)
+_COUNTS = (_IN_EPOCH, _AFTER_EPOCH, _WITH_SHARE, _RANGE, _CLU, _PROGRESS, _WITH_BRACKET, _LEADING, _BAR, _BRACKETED)
 
 
 class Epochs:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
@@ -76,6 +77,25 @@ def document(value: Any) -> Any:
     return value
 
 
+def kept(value: Any) -> Any:
+    """The value as JSON holds it, so that `read` gives it again: nothing is left out or added for a person."""
+    if is_dataclass(value):
+        if hasattr(value, "to_json") and hasattr(value, "from_json"):
+            return value.to_json()
+        return {f.name: kept(getattr(value, f.name)) for f in fields(value) if f.compare}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, frozenset | set):
+        return sorted(map(kept, value))
+    if isinstance(value, list | tuple):
+        return [kept(item) for item in value]
+    if isinstance(value, Mapping):
+        if all(type(key) is str for key in value):
+            return {key: kept(item) for key, item in value.items()}
+        return [[kept(key), kept(item)] for key, item in value.items()]  # JSON's keys are strings
+    return value
+
+
 def fields_of(value: Any, *, without_none: bool = False) -> dict[str, Any]:
     """A dataclass's fields as JSON holds them, whatever `to_json` of its own it has."""
     found = {f.name: document(getattr(value, f.name)) for f in fields(value) if f.compare}
@@ -117,13 +137,20 @@ def _reader(hint: Any, form: Form) -> Read:
         return _one_of(arguments, form)
     if origin is tuple:
         return _list(arguments, form)
+    if origin is frozenset:
+        several = _list((arguments[0], ...), form)
+        return lambda value, key: frozenset(several(value, key))
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(arguments[1], form)
+        return _mapping(arguments[1], form) if arguments[0] is str else _pairs(arguments, form)
+    if hint is Any:
+        return lambda value, _: value
     if form.json and hasattr(hint, "from_json"):
         return _by_itself(hint, form)
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):  # a NamedTuple is a list
         items = _list(tuple(typing.get_type_hints(hint, include_extras=True).values()), form)
         return lambda value, key: hint(*items(value, key))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _one_named(hint, form)
     if is_dataclass(hint):
         return lambda value, key: read(typing.cast("type[Any]", hint), value, key, form)
     return _ranged(int, form.whole, form) if hint is int and form.whole is not None else _scalar(hint, form)
@@ -195,12 +222,39 @@ def _list(arguments: tuple[Any, ...], form: Form) -> Read:
 
 
 def _mapping(hint: Any, form: Form) -> Read:
-    item = (lambda value, _: value) if hint is Any else _reader(hint, form)
+    item = _reader(hint, form)
 
     def look(value: Any, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise form.error(f"{key} should be {_table(form)}, not {shown(value)}")
         return {name: item(inner, f"{key}.{name}") for name, inner in value.items()}
+
+    return look
+
+
+def _pairs(arguments: tuple[Any, ...], form: Form) -> Read:
+    """A mapping whose keys are no strings, or not all of them: a list of pairs."""
+    pair, named = _list(arguments, form), _mapping(arguments[1], form)
+
+    def look(value: Any, key: str) -> Any:
+        if isinstance(value, Mapping):
+            return named(value, key)
+        if not isinstance(value, list):
+            raise form.error(f"{key} should be a list of pairs, not {shown(value)}")
+        return dict(pair(each, f"{key}[{i}]") for i, each in enumerate(value))
+
+    return look
+
+
+def _one_named(hint: type[Enum], form: Form) -> Read:
+    """A member of an enumeration, by its value."""
+
+    def look(value: Any, key: str) -> Any:
+        try:
+            return hint(value)
+        except ValueError:
+            wanted = ", ".join(repr(one.value) for one in hint)
+            raise form.error(f"{key} should be one of {wanted}, not {shown(value)}") from None
 
     return look
 

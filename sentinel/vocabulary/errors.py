@@ -7,6 +7,7 @@
     ├── TemporaryError       the loop tries again; exit code 3
     │   ├── FilesystemUnavailable  a filesystem that is full, or does not answer now
     │   ├── JobStillAlive        something may still write where we want to move things
+    │   ├── JobUnclear           a job that may be this run's or another's
     │   ├── LockHeld             another sentinel works on this run
     │   ├── PagerError           a pager did not take a page, which stays in the outbox
     │   ├── SlurmNotReady        Slurm answers, and has no nodes for the job just now
@@ -85,6 +86,10 @@ class JobStillAlive(TemporaryError):  # noqa: N818 - reads as what it says, as i
     def __init__(self, who: str) -> None:
         super().__init__(f"the job may still write: {who}")
         self.who = who
+
+
+class JobUnclear(TemporaryError):  # noqa: N818 - reads as what it says, as JobStillAlive
+    """A job that may be the run's or another run's; nothing is stopped, moved or started until that is settled."""
 
 
 class LockHeld(TemporaryError):  # noqa: N818 - reads as what it says

@@ -81,6 +81,9 @@ _READINGS = {
     "loss_ratio_all_lengths": "The same over all lengths, as in Li, Zhang & He 2022; absent where there was one.",
     "adam_variance_l1": "Sum over all parameters of sqrt(v), v being Adam's exp_avg_sq.",
     "adam_variance_max": "Max over all parameters of sqrt(v), v being Adam's exp_avg_sq.",
+    "adam_variance_coverage": (
+        "Share of the trainable parameters' elements whose v is known; below 1 no norm of Adam's state is reported."
+    ),
     "grad_norm": "Global L2 norm of the gradient before clipping.",
     "update_norm": (
         "Root mean square over all parameters of the update, before it is scaled by lr; at the last interval."

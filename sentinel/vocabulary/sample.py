@@ -30,6 +30,9 @@ class Sample(AtStep):
     loss_ratio_all_lengths: float | None = None
     adam_variance_l1: float | None = None  # Sum of sqrt(v) over the parameters, each once; v: exp_avg_sq. nan if any is
     adam_variance_max: float | None = None  # max of sqrt(v); MAX over every rank. nan when any v is nan
+    # Share of the trainable parameters' elements whose v is known, 0 to 1; below 1 neither v, momentum, update nor
+    # parameters have a norm: a part is not the whole. None before the first update, and where it was not looked for.
+    adam_variance_coverage: float | None = None
     grad_norm: float | None = None  # Global L2 norm of the gradient before clipping. nan or inf when the gradient is.
     update_norm: float | None = None  # RMS over all parameters of the change of this update, before it is scaled by lr
     momentum_l2: float | None = None  # L2 norm of Adam's first moment (exp_avg). nan when any of it is
@@ -114,6 +117,19 @@ class CheckpointSaved(AtStep):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RanksStandStill(AtStep):
+    """The ranks that the next step waits for, once it takes very long; none once the training goes on. `global_step` is
+    the last that rank 0 has completed. The tuples are of the same ranks, in the same order; many are cut short."""
+
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
+    since_unix_s: tuple[float, ...] = ()  # On rank 0's clock
+    how: tuple[str, ...] = ()  # stopped: its process gives no sign of life. behind: it lives, others are further
+    in_all: int = 0  # Ranks that stand still; more than are named where they are many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(AtStep):
     """The attempt ended by itself or was asked to: `reason` is finished, sigterm, kill_file or error: …"""
 
@@ -154,6 +170,7 @@ class RunStarted(SharedSettings):
     # Schedules in force, as their to_json gives them; where one is off, it does not warm up, has no ramp, drops
     # nothing, or has no metrics.
     lr_schedule: dict[str, Any] | None = None
+    lr_schedule_unknown: str | None = None  # Why the trainer's LR is no schedule of the kind above, as a phrase
     seqlen: int | None = None  # Tokens per sample of the first step
     seqlen_schedule: dict[str, Any] | None = None
     seqlen_shortening: str | None = None  # How a batch gets shorter while the length warms up: a Shortening
@@ -164,6 +181,9 @@ class RunStarted(SharedSettings):
     free: dict[str, Any] | None = None  # The free-form changes that the trainer has made, as overrides.json gave them
     checkpoint_interval_steps: int | None = None
     world_size: int | None = None
+    # What reads Adam's state on rank 0: native (C, on the CPU), triton (CUDA), chunked (torch's operations, slower);
+    # several, joined by " and ", where the state lies on several devices.
+    variance_pass: str | None = None
     trainer: str | None = None  # What reports, for a person: "Hugging Face's Trainer". None where unknown
     # Keys of overrides.json (`standing` and `once`) that this trainer applies; empty where it only observes. None is
     # unknown: a hook that did not declare it, an older journal, a log.
@@ -174,7 +194,9 @@ class RunStarted(SharedSettings):
     settings: dict[str, Any] = field(default_factory=dict)  # What else the trainer wants on record (its arguments)
 
 
-Record = Sample | RunStarted | StateLoaded | LayerVariance | Validation | CheckpointSaved | RunFinished
+Record = (
+    Sample | RunStarted | StateLoaded | LayerVariance | Validation | CheckpointSaved | RanksStandStill | RunFinished
+)
 KINDS: dict[str, type[Record]] = {
     "sample": Sample,
     "run_started": RunStarted,
@@ -182,6 +204,7 @@ KINDS: dict[str, type[Record]] = {
     "layer_variance": LayerVariance,
     "validation": Validation,
     "checkpoint_saved": CheckpointSaved,
+    "ranks_stand_still": RanksStandStill,
     "run_finished": RunFinished,
 }
 _NAMES = {cls: kind for kind, cls in KINDS.items()}
@@ -211,8 +234,26 @@ AS_REPORTED = Form(
 )
 
 
+_MOST_KEPT = 4096
+_kept: dict[int, tuple[RunStarted, TrainingSettings]] = {}  # by identity: a start holds dicts and has no hash
+
+
 def reported_settings(started: RunStarted) -> TrainingSettings:
-    """What the attempt reports that it trains with. ConfigError where a schedule is of no known kind."""
+    """What the attempt reports that it trains with. ConfigError where a schedule is of no known kind.
+
+    Kept for the last 4096 starts: a daemon asks for the same one twice in each turn.
+    """
+    kept = _kept.get(id(started))
+    if kept is not None and kept[0] is started:
+        return kept[1]
+    settings = _settings_of(started)
+    while len(_kept) >= _MOST_KEPT:
+        _kept.pop(next(iter(_kept), 0), None)
+    _kept[id(started)] = started, settings
+    return settings
+
+
+def _settings_of(started: RunStarted) -> TrainingSettings:
     renamed = {name: setting.reported_as for name, setting in settings_of().items() if setting.reported_as}
     same = {name: name for name in ("free", *(f.name for f in fields(SharedSettings)))}
     told = {name: getattr(started, reported_as) for name, reported_as in (renamed | same).items()}

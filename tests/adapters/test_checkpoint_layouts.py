@@ -408,9 +408,9 @@ def test_of_two_trainers_checkpoints_only_those_of_the_targets_kind_are_newer_th
     seen.point_latest("checkpoint-20", 20, **WHERE)
     assert seen.quarantined(**WHERE) == ("checkpoint-30",)
     assert [c.tag for c in seen.list()] == ["checkpoint-10", "checkpoint-20", "global_step40"]
-    assert seen.quarantined_incidents() == frozenset({"incident-1"})
+    assert seen.look().incidents == frozenset({"incident-1"})
     assert seen.quarantined("incident-1", "incident-1-r2") == ()
-    assert Checkpoints(tmp_path / "nowhere").quarantined_incidents() == frozenset()
+    assert Checkpoints(tmp_path / "nowhere").look().incidents == frozenset()
 
 
 def test_the_number_that_megatron_left_means_the_plain_checkpoint_of_that_step(tmp_path: Path) -> None:
@@ -503,7 +503,7 @@ def test_a_quarantine_that_is_a_link_is_refused(tmp_path: Path, link: str) -> No
 def test_old_checkpoints_are_asked_for_a_few_files_and_the_newest_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentinel.adapters.checkpoints.looks._ENTRIES_PER_LOOK", 5)
+    monkeypatch.setattr("sentinel.adapters.checkpoints.completeness._ENTRIES_PER_SCAN", 5)
     for step in (10, 20, 30, 40):
         deepspeed(tmp_path, step, data=3)
     (tmp_path / "global_step10" / "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt").unlink()  # its end: noticed

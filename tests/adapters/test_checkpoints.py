@@ -272,6 +272,23 @@ def test_what_trackers_said_is_kept_of_before_the_first_change_of_a_rollback(fol
         assert not torn.exists()
 
 
+@pytest.mark.parametrize("text", ["global_step100", "./elsewhere/latest"])
+def test_latest_as_a_link_is_replaced_and_comes_back_as_the_same_link(folder: Path, text: str) -> None:
+    (folder / "elsewhere").mkdir()
+    (folder / "latest").rename(folder / "elsewhere" / "latest")
+    (folder / "latest").symlink_to(text)
+    before = inventory(folder)
+    seen = Checkpoints(folder)
+    seen.quarantine(["global_step100"], **WHERE)  # a link to its folder leads nowhere now
+    seen.point_latest("global_step20", 20, **WHERE)
+    assert not (folder / "latest").is_symlink()
+    assert (folder / "latest").read_text() == "global_step20"
+    assert (folder / "elsewhere" / "latest").read_text() == "global_step100"
+    seen.restore(**WHERE)
+    assert os.readlink(folder / "latest") == text  # noqa: PTH115 - the text as it is
+    assert inventory(folder) == before
+
+
 def test_quarantined_checkpoints_are_told_by_step(folder: Path) -> None:
     seen = Checkpoints(folder)
     seen.quarantine(["global_step100", "global_step20"], **WHERE)

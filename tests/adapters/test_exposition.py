@@ -19,8 +19,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.adapters.exposition import server
-from sentinel.adapters.exposition.exposition import DaemonCollector, Exposition, Textfile, reachable_name
+from sentinel.adapters.exposition.exposition import Exposition, Textfile, reachable_name
 from sentinel.adapters.exposition.settings import Metrics
+from sentinel.adapters.exposition.text import RunText, RunWriter, page
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown, all_metrics, exemplar
 from tests.adapters.pagers import free_port, until
@@ -29,9 +30,14 @@ from tests.dashboards.test_rules import promtool
 from tests.hooks.test_step_collector import LAYERS, whole
 from trainer_hooks.export.step_collector import StepCollector
 
-EVERYTHING = tuple(Shown(m.name, 1.0, tuple("tr8" for _ in m.labels)) for m in DAEMON_METRICS)
+_EVERYTHING = tuple(Shown(m.name, 1.0, tuple("tr8" for _ in m.labels)) for m in DAEMON_METRICS)
+EVERYTHING = RunWriter().write(_EVERYTHING)
 KNOWN_ABBREVIATIONS = {"sentinel_step_time_s", "sentinel_step_time_s_window_max", "sentinel_tokens_per_s"}
 """Names that scripts rely on, after the sample's own fields; the linter would have their units spelt out."""
+
+
+def written(*shown: Shown) -> RunText:
+    return RunWriter().write(shown)
 
 
 @contextmanager
@@ -93,13 +99,13 @@ def test_no_metric_has_the_step_as_a_label_or_the_name_of_one_of_the_trainers() 
 def test_a_scrape_sees_the_last_turn_whole_and_nan_and_inf_as_they_are(tmp_path: Path) -> None:
     with showing(tmp_path) as exposition:
         assert "tr8" not in scrape(exposition)
-        exposition.show("tr8", [Shown("sentinel_judged_loss", 2.0, ("tr8", "1"))])
+        exposition.show("tr8", written(Shown("sentinel_judged_loss", 2.0, ("tr8", "1"))))
         exposition.show(
             "tr8",
-            [
+            written(
                 Shown("sentinel_judged_loss", float("nan"), ("tr8", "1")),
                 Shown("sentinel_judged_loss_ratio", float("inf"), ("tr8", "1")),
-            ],
+            ),
         )
         text = scrape(exposition)
         assert 'sentinel_judged_loss{attempt="1",run="tr8"} NaN' in text
@@ -119,11 +125,11 @@ def test_a_counter_says_in_openmetrics_what_it_counted_last_and_a_gauge_has_no_p
     with showing(tmp_path) as exposition:
         exposition.show(
             "tr8",
-            [
+            written(
                 Shown("sentinel_actions_total", 1.0, ("tr8", "stop_job", "done"), of),
                 Shown("sentinel_actions_total", 0.0, ("tr8", "stop_job", "failed")),
                 Shown("sentinel_paused", 0.0, ("tr8",), of),
-            ],
+            ),
         )
         families = list(read_openmetrics(scrape(exposition, "application/openmetrics-text; version=1.0.0")))
         plain = scrape(exposition)
@@ -140,7 +146,7 @@ def test_prometheus_knows_which_incident_an_action_was_for_also_one_of_hours_ago
     action = Shown("sentinel_actions_total", 1.0, ("tr8", "stop_job", "done"), exemplar({"incident": "i-1"}, then))
     with showing(tmp_path) as exposition:
         assert exposition.server is not None
-        exposition.show("tr8", [action])
+        exposition.show("tr8", written(action))
         target = f'[{{targets: ["127.0.0.1:{exposition.server.port}"]}}]'
         scraping = f"scrape_configs: [{{job_name: sentinel, scrape_interval: 1s, static_configs: {target}}}]\n"
         with prometheus(tmp_path, scraping, "--enable-feature=exemplar-storage") as asked:
@@ -238,7 +244,7 @@ def test_what_only_this_machine_can_reach_is_not_announced(tmp_path: Path, monke
 def test_the_textfile_holds_what_the_last_turn_has_shown_until_it_is_taken_away(tmp_path: Path) -> None:
     file = tmp_path / "tr8.prom"
     textfile = Textfile(file)
-    textfile.write(EVERYTHING[:1])
+    textfile.write(written(*_EVERYTHING[:1]))
     textfile.write(EVERYTHING)
     assert len(list(read_text(file.read_text()))) == len(DAEMON_METRICS)
     assert file.stat().st_mode & 0o777 == 0o644
@@ -259,7 +265,7 @@ def test_a_textfile_that_cannot_be_written_costs_no_turn_and_is_said_once(
 def test_all_runs_of_a_daemon_are_in_one_exposition_until_they_are_withdrawn(tmp_path: Path) -> None:
     with showing(tmp_path) as exposition:
         for run in ("a", "b"):
-            exposition.show(run, [Shown("sentinel_paused", 1.0, (run,))])
+            exposition.show(run, written(Shown("sentinel_paused", 1.0, (run,))))
         text = scrape(exposition)
         assert text.count("# TYPE sentinel_paused gauge") == 1
         assert 'sentinel_paused{run="a"} 1.0' in text
@@ -274,9 +280,7 @@ def test_settings_that_would_be_passed_over_are_refused() -> None:
 
 
 def test_prometheus_finds_nothing_wrong_with_the_watchs_metrics() -> None:
-    collector = DaemonCollector()
-    collector.show("tr8", EVERYTHING)
-    assert promtool("check", "metrics", given=collector.text()) == ""
+    assert promtool("check", "metrics", given=page((EVERYTHING,))) == ""
 
 
 def test_prometheus_finds_nothing_wrong_with_the_trainers_but_names_that_others_rely_on() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from sentinel.act.witnesses import stranger
 from sentinel.adapters.local import LocalJobs
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.sample import RunStarted
 from tests.adapters.pagers import until
 
@@ -104,10 +106,10 @@ def test_a_trainer_that_a_person_started_is_found_by_its_journal(tmp_path: Path)
             attempt=1, time_unix_s=began, host=socket.gethostname(), pid=trainer.pid, process_start_unix_s=began
         )
         jobs = LocalJobs(tmp_path / "state")
-        assert [w.pid for w in jobs.writers(also)] == [trainer.pid]
-        assert jobs.writers(replace(also, process_start_unix_s=began - 100)) == ()
-        assert jobs.writers(replace(also, process_start_unix_s=None)) == ()
-        jobs.stop(grace_s=10, also=also)
+        assert [w.pid for w in jobs.writers([also])] == [trainer.pid]
+        assert jobs.writers([replace(also, process_start_unix_s=began - 100)]) == ()
+        assert jobs.writers([replace(also, process_start_unix_s=None)]) == ()
+        jobs.stop(grace_s=10, also=[also])
         assert trainer.wait(60) != 0
 
 
@@ -120,8 +122,8 @@ def test_a_process_of_that_number_here_is_not_the_trainer_that_a_journal_names_e
         named: dict[str, Any] = {"host": socket.gethostname(), "pid": other.pid, "process_start_unix_s": began}
         here = RunStarted(attempt=1, time_unix_s=began, **named)
         jobs = LocalJobs(tmp_path / "state")
-        assert [w.pid for w in jobs.writers(here)] == [other.pid]
-        assert jobs.writers(replace(here, **foreign)) == ()
+        assert [w.pid for w in jobs.writers([here])] == [other.pid]
+        assert jobs.writers([replace(here, **foreign)]) == ()
         other.kill()
 
 
@@ -137,3 +139,98 @@ def test_the_output_goes_to_the_log_and_an_earlier_rollback_is_not_inherited(
 def test_a_command_that_is_not_there_is_an_error_of_the_configuration(jobs: LocalJobs, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no-such-program"):
         jobs.start(["no-such-program"], cwd=tmp_path, extra_env={}, log_path=tmp_path / "job.log")
+
+
+HOLDS = "import sys, time; held = open(sys.argv[1], 'w'); print('up', flush=True); time.sleep(600)"
+
+
+def holding(state: Path) -> list[str]:
+    """A trainer whose hook reports to that state folder."""
+    (state / "heartbeats").mkdir(parents=True, exist_ok=True)
+    return [sys.executable, "-c", HOLDS, str(state / "heartbeats" / "rank-0.json")]
+
+
+@contextmanager
+def typed(command: list[str], state: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command as a person types it in a shell that exports SENTINEL_STATE_DIR."""
+    environment = dict(os.environ, SENTINEL_STATE_DIR=str(state))
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_an_exported_variable_was_handed_on_to_is_never_stopped(jobs: LocalJobs, tmp_path: Path) -> None:
+    start(jobs, SLEEP, tmp_path)
+    with typed(SLEEP, tmp_path / "state") as upload, typed(holding(tmp_path / "other"), tmp_path / "state") as other:
+        (doubt,) = [w for w in jobs.writers() if w.not_ours is not None]
+        assert doubt.pid == upload.pid  # the other is another run's, by its heartbeat
+        with pytest.raises(JobStillAlive, match=rf"process {upload.pid} .* carries this run's SENTINEL_STATE_DIR"):
+            jobs.stop(grace_s=0.2)
+        assert len(jobs.writers()) == 2  # the run's own trains on: nothing was stopped
+        upload.kill()
+        upload.wait()
+        jobs.stop(grace_s=0.2)
+        assert jobs.writers() == ()
+        assert other.poll() is None
+
+
+def test_a_launcher_is_the_runs_for_the_sake_of_its_ranks_and_no_shell_that_has_started_more(tmp_path: Path) -> None:
+    jobs, rank = LocalJobs(tmp_path / "state"), holding(tmp_path / "state")
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
+    second = f"subprocess.Popen({SLEEP!r}, stdout=subprocess.DEVNULL, env=env)"
+    launcher = f"import os, subprocess; env = os.environ | {meet!r}; {second}; subprocess.run({rank!r}, env=env)"
+    with typed([sys.executable, "-c", launcher], tmp_path / "state") as alone:
+        until(lambda: [w.not_ours for w in jobs.writers()] == [None, None, None])
+        jobs.stop(grace_s=0.2)
+        assert alone.wait(30) != 0
+    shell = f"import subprocess; subprocess.Popen({SLEEP!r}, stdout=subprocess.DEVNULL); subprocess.run({rank!r})"
+    with typed([sys.executable, "-c", shell], tmp_path / "state") as more:
+        until(lambda: len(jobs.writers()) == 3)
+        assert len([w for w in jobs.writers() if w.not_ours is None]) == 1
+        with pytest.raises(JobStillAlive):
+            jobs.stop(grace_s=0.2)
+        assert more.poll() is None
+        for child in psutil.Process(more.pid).children(recursive=True):
+            child.kill()
+
+
+def test_a_copy_of_a_run_does_not_stop_the_trainer_of_the_original(tmp_path: Path) -> None:
+    with typed(holding(tmp_path / "original"), tmp_path / "original") as trainer:
+        began = psutil.Process(trainer.pid).create_time()
+        copied = RunStarted(
+            attempt=1, time_unix_s=began, host=socket.gethostname(), pid=trainer.pid, process_start_unix_s=began
+        )
+        jobs = LocalJobs(tmp_path / "copy")
+        with pytest.raises(JobStillAlive, match="is named by a journal of this run, and reports to"):
+            jobs.stop(grace_s=0.2, also=[copied])
+        assert trainer.poll() is None
+
+
+def test_a_trainer_that_was_started_by_hand_as_configured_is_the_runs_before_it_reports(tmp_path: Path) -> None:
+    jobs = LocalJobs(tmp_path / "state", [Path(sys.executable).name, *SLEEP[1:]])
+    with typed(["/usr/bin/env", *SLEEP], tmp_path / "state") as trainer:
+        (writer,) = jobs.writers()
+        assert (writer.pid, writer.not_ours is None) == (trainer.pid, True)
+
+
+@pytest.mark.parametrize(
+    ("newest", "is_stranger"),
+    [
+        ({"run": "toy"}, True),
+        ({"run": "tr8"}, False),
+        ({"run": None}, False),
+        ({"run": "as configured"}, False),
+        ({"run": "toy", "resumed_from": 40}, False),  # it goes on from the run's own checkpoint
+        ({"run": "toy", "rollback": "incident-1-r1"}, False),
+    ],
+)
+def test_a_training_of_another_name_that_begins_in_the_runs_state_folder_is_a_stranger(
+    newest: dict[str, Any], is_stranger: bool
+) -> None:
+    started = [RunStarted(attempt=1, time_unix_s=1.0, run="tr8"), RunStarted(attempt=2, time_unix_s=2.0, **newest)]
+    assert (stranger(started, "as configured") is not None) is is_stranger
+    assert stranger(started[1:], "as configured") is None

@@ -7,6 +7,7 @@ from threading import Event
 
 import pytest
 
+from sentinel.act.look import Look
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Performer
 from sentinel.adapters.exposition.exposition import Exposition
@@ -18,7 +19,6 @@ from sentinel.daemon.sources import source_of
 from sentinel.daemon.watched_run import Shared, Watched
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.actions import Action
-from sentinel.plan.look import Look
 from sentinel.vocabulary.errors import LockHeld
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import Sample, encode
@@ -79,20 +79,23 @@ def test_a_turn_that_comes_back_from_a_filesystem_that_hung_does_nothing_where_t
     config, look = diverged_run(tmp_path), Observer.look
     ours = watched(config, tmp_path)
 
-    def hung(observer: Observer, now_unix_s: float) -> Look:
-        found = look(observer, now_unix_s)
+    def hung(observer: Observer, now_unix_s: float, *, fresh: bool = False) -> Look:
+        found = look(observer, now_unix_s, fresh=fresh)
         taken_over(tmp_path / "s")
         return found
 
     monkeypatch.setattr(Observer, "look", hung)
-    assert ours.turn(0.0)  # it is tried again
+    assert not ours.turn(0.0)
+    assert ours.held  # the daemon waits for its lock again
+    assert ours.code is None
     assert not (tmp_path / "s" / "incidents.jsonl").exists()
     assert "elsewhere" in (tmp_path / "s" / "lock").read_text()
     monkeypatch.setattr(Observer, "look", look)
     (tmp_path / "s" / "lock").unlink()
-    assert ours.turn(0.0)
+    again = watched(config, tmp_path)
+    assert again.turn(0.0)
     assert '"event": "opened"' in (tmp_path / "s" / "incidents.jsonl").read_text()
-    ours.leave(1.0)
+    again.leave(1.0)
 
 
 def test_a_line_of_the_incident_log_is_written_by_who_has_the_lock(tmp_path: Path) -> None:

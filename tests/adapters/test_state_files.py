@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ import pytest
 from sentinel import durable
 from sentinel.adapters import incident_log
 from sentinel.adapters import lock as run_lock
+from sentinel.adapters.checkpoints.trackers import Trackers
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
@@ -688,3 +690,32 @@ def test_what_the_system_says_no_to_is_named_with_the_file_and_the_reason(number
         os_errors_named("incidents.jsonl"),
     ):
         raise OSError("no number")
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no other filesystem here")  # noqa: S108 - only looked for
+def test_a_second_name_on_another_filesystem_is_a_whole_copy_also_after_one_that_was_cut_short(tmp_path: Path) -> None:
+    source, place = tmp_path / "0002.jsonl", tmp_path / "linked"
+    source.write_bytes(b"lines")
+    durable.link_or_copy(source, place)
+    assert place.samefile(source)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        copied = Path(other, source.name)
+        if copied.parent.stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("tmp_path is on the same filesystem")
+        durable.part_of(copied).write_bytes(b"li")
+        durable.link_or_copy(source, copied)
+        assert [(p.name, p.read_bytes()) for p in copied.parent.iterdir()] == [(source.name, b"lines")]
+        with pytest.raises(FileExistsError):
+            durable.link_or_copy(source, copied)
+
+
+def test_a_tracker_that_is_written_again_leaves_nothing_of_a_killed_write_beside_it(tmp_path: Path) -> None:
+    saves, room = tmp_path / "saves", tmp_path / "room"
+    for folder in (saves, room):
+        folder.mkdir()
+    (saves / "latest").write_text("global_step40")
+    trackers = Trackers(saves)
+    trackers.keep(room)
+    (saves / ".latest.0123456789abcdef.new").write_text("glob")
+    trackers.bring_back(room)
+    assert [path.name for path in saves.iterdir()] == ["latest"]

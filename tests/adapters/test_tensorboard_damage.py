@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,6 +148,35 @@ def test_a_file_that_is_written_to_while_it_is_read_is_kept_whole(
     monkeypatch.undo()
     assert TensorBoard(folder).cut(AT, **WHERE).cut == [spanning(folder).name]  # the writer is gone: it can be cut now
     assert TensorBoard(folder).last_step() == 30
+
+
+HOLDS_OPEN = "import sys; file = open(sys.argv[1], 'ab'); print('open', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_file_that_a_living_process_has_open_or_wrote_by_its_name_is_kept_whole(folder: Path, named: bool) -> None:
+    """A writer that flushes rarely: nothing of the file changes during the cut."""
+    path, other = spanning(folder), folder.parent / "other"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS_OPEN, str(other if named else path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"open\n"
+        why = f"process {writer.pid} has it open for writing"
+        if named:
+            path = path.rename(
+                folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{writer.pid}.0.b"
+            )
+            why = f"process {writer.pid}, which its name says wrote it, is alive"
+        before = path.read_bytes()
+        report = TensorBoard(folder).cut(AT, **WHERE)
+        assert report.kept_whole == {path.name: why}
+        assert path.read_bytes() == before
+        assert TensorBoard(folder).last_step() == 20  # the same cut is not planned again
+        writer.kill()
+    assert TensorBoard(folder).cut(AT, **WHERE).cut == [path.name]
 
 
 def test_a_file_after_the_cut_that_is_written_to_is_kept_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

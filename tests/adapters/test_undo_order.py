@@ -80,7 +80,7 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
     )
     assert quarantine_of(incident, near.checkpoints) == ("global_step20", "global_step30")
     ledger = Ledger(near.incident_log.append, lambda: 1.0, lambda _: None)
-    observer = Observer(near, Thresholds(gone_after_s=0.001))
+    observer = Observer(near, Thresholds(gone_after_s=0.001, quiet_s=0.001))
     observer.look(3.0)
     take_back(incident, near, observer, ledger)
     there = {path.parent.name: path.read_text() for path in (tmp_path / "c").glob("global_step*/by")}

@@ -187,6 +187,15 @@ def test_an_answer_that_fails_half_way_is_an_error_with_its_word_and_leaves_no_t
     assert not (tmp_path / "samples.csv").exists()
 
 
+@pytest.mark.parametrize("how", ["drips_on", "floods_on"])
+def test_an_answer_that_drips_or_never_ends_costs_its_time_and_bounded_memory(
+    stub: Stub, tmp_path: Path, how: str
+) -> None:
+    setattr(stub, how, "HistoryPage")
+    done = sentinel(stub, tmp_path, "export", "wandb:lab/pretraining/abc123", "-o", "samples.csv")
+    assert (done.returncode, "W&B at 127.0.0.1 can't be reached" in done.stderr) == (3, True), done.stderr
+
+
 def test_a_key_that_is_not_known_is_refused_and_is_in_no_file_and_no_message(
     stub: Stub, log: Path, tmp_path: Path
 ) -> None:

@@ -31,9 +31,9 @@ class Counted(Journals):
         super().__init__(state_dir)
         self.asked: list[int] = []
 
-    def again(self, attempt: int) -> Iterator[Sample]:
+    def again(self, attempt: int, after: int = -1) -> Iterator[Sample]:
         self.asked.append(attempt)
-        return super().again(attempt)
+        return super().again(attempt, after)
 
 
 def config_of(folder: Path, more: str = "") -> Config:
@@ -128,7 +128,7 @@ def test_an_incident_is_opened_with_all_that_came_before_it(tmp_path: Path) -> N
     tell(tmp_path, 1, *(sample(1, s, 9.0) for s in range(STEPS + 1, STEPS + 600)))
     look = observer.look(STEPS + 600.0)
     assert (look.verdict.kind, look.verdict.onset_range) == (VerdictKind.DIVERGED, (STEPS + 1, STEPS + 1))
-    onset = Past().read(look, Policy(), lambda _: None).onset
+    onset = Past().read(look, Policy(), lambda _: None).facts.onset
     assert onset is not None
     assert onset.best_mean == 2.0
     assert (onset.onset_samples, onset.onset_tokens) == (16 * (STEPS + 1), 2048 * (STEPS + 1) + 1)

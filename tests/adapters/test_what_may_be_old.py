@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from sentinel.act.file_activity import FileSilence, Signs, Silence
+from sentinel.act.look import Look
 from sentinel.act.observe import Observer
 from sentinel.act.witnesses import Witnessing
+from sentinel.adapters.checkpoints import SaveFolder
 from sentinel.adapters.local import LocalJobs
 from sentinel.daemon import wiring
 from sentinel.judge.history import History
 from sentinel.plan import turn
-from sentinel.plan.look import Look
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
 from tests.adapters.test_one_sentinel_acts import diverged_run, watched
@@ -42,7 +43,7 @@ def test_silence_is_counted_from_what_came_last_whatever_its_time_says() -> None
 
 def test_a_running_job_is_timed_from_when_it_was_first_seen(tmp_path: Path) -> None:
     now_s = [1000.0]
-    witnessing = Witnessing(tmp_path, tmp_path, clock=lambda: now_s[0])
+    witnessing = Witnessing(tmp_path, SaveFolder(tmp_path), clock=lambda: now_s[0])
     one, queued = JobsSeen(writers=(WriterSeen(id="job 1"),)), JobsSeen(writers=(WriterSeen(id="job 2", pending=True),))
     assert witnessing.job_seen_unix_s(queued, 50.0) is None
     assert witnessing.job_seen_unix_s(one, 60.0) == 60.0
@@ -110,8 +111,8 @@ def test_a_clock_that_is_hours_off_calls_no_job_stalled_that_writes(
     try:
         ours, look, found = watched(config, tmp_path), Observer.look, list[Look]()
 
-        def hours_off(observer: Observer, now_unix_s: float) -> Look:
-            found.append(look(observer, now_unix_s + off_s))
+        def hours_off(observer: Observer, now_unix_s: float, *, fresh: bool = False) -> Look:
+            found.append(look(observer, now_unix_s + off_s, fresh=fresh))
             return found[-1]
 
         monkeypatch.setattr(Observer, "look", hours_off)

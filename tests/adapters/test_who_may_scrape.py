@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.exposition.server import Certificate, Server, Token
 from sentinel.adapters.exposition.settings import Metrics
+from sentinel.adapters.exposition.text import RunWriter
 from sentinel.config import load_config
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.metrics import Shown
@@ -52,7 +53,7 @@ def token_file(tmp_path: Path) -> Path:
 def serving(**settings: Any) -> Iterator[Server]:
     registry = CollectorRegistry()
     Gauge("sentinel_paused", "1 while a person has paused the run, else 0.", registry=registry)
-    server = Server(registry, Metrics(**settings))
+    server = Server(make_wsgi_app(registry), Metrics(**settings))
     try:
         yield server
     finally:
@@ -168,17 +169,17 @@ def test_the_token_is_in_no_log_no_error_and_no_repr(token_file: Path, caplog: p
         scrape(server, Authorization=f"Basic {TOKEN}")
     assert "travels in the clear" in caplog.text
     assert TOKEN not in caplog.text + repr(Token(token_file)) + repr(vars(Token(token_file)))
-    token_file.write_text(f"{TOKEN} {TOKEN}")
+    token_file.write_text(f"{TOKEN}\n{TOKEN}")
     with pytest.raises(ConfigError) as refused:
         Token(token_file)
     assert TOKEN not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["", "\n", "fifteen-letters", "two words in one file of it", "sixteen-but-é-not"])
+@pytest.mark.parametrize("text", ["", "\n", "fifteen-letters", "sixteen-but-a-\t-in-it", "two lines\nin one file"])
 def test_a_token_that_would_not_do_is_refused_with_the_name_of_its_file(tmp_path: Path, text: str) -> None:
     file = tmp_path / "token"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=r"token_file: .*/token should hold 16"):
+    with pytest.raises(ConfigError, match=r"token_file: .*/token .*should hold"):
         Token(file)
     file.write_bytes(b"\xff\xfe" * 20)
     with pytest.raises(ConfigError, match=r"token_file: .*/token can.t be read: byte 0 is not UTF-8"):
@@ -205,7 +206,7 @@ def test_what_is_wrong_costs_the_metrics_and_not_the_watch_and_nothing_is_served
     exposition = Exposition(Metrics(**wrong), tmp_path / "scrape-watch.json", {"run": "tr8"})
     exposition.open()
     assert exposition.server is None
-    exposition.show("tr8", ())
+    exposition.show("tr8", RunWriter().write(()))
     exposition.close(well=True)
     assert str(*wrong.values()) in caplog.text
 
@@ -248,7 +249,7 @@ def test_a_prometheus_that_trusts_the_authority_and_has_the_token_finds_it_by_it
     ]
     configuration = "global: {scrape_interval: 1s}\nscrape_configs:\n" + "\n".join(lines) + "\n"
     try:
-        exposition.show("tr8", [Shown("sentinel_paused", 1.0, ("tr8",))])
+        exposition.show("tr8", RunWriter().write([Shown("sentinel_paused", 1.0, ("tr8",))]))
         with prometheus(tmp_path, configuration) as asked:
             until(lambda: asked.query('sentinel_paused{job="both", run="tr8", component="watch"} == 1'))
             until(lambda: {one["metric"]["job"] for one in asked.query("up == 0")} == {"no-token", "no-trust"})

@@ -11,6 +11,7 @@ import base64
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -94,6 +95,12 @@ class Stub:
 
     refuses: bool = False
     """Answers 401 to everything."""
+
+    drips_on: str | None = None
+    """An operation whose answer comes a byte each 50 ms, for ever."""
+
+    floods_on: str | None = None
+    """An operation whose answer has no end."""
 
     branches: bool = True
     """Makes forks, and rewinds runs; else it has no such mutation and passes over a fork's branch point."""
@@ -231,8 +238,19 @@ def _matches(run: Run, filters: Any) -> bool:
     return all(_matches(run, each) for each in filters) if isinstance(filters, list) else True
 
 
+def _never_ends(handler: BaseHTTPRequestHandler, part: bytes) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", str(1 << 40))
+    handler.end_headers()
+    while True:
+        handler.wfile.write(part)
+        if len(part) == 1:
+            time.sleep(0.05)
+
+
 @contextmanager
-def wandb_stub(*runs: Run) -> Iterator[Stub]:
+def wandb_stub(*runs: Run) -> Iterator[Stub]:  # noqa: C901 - a handler and a server within
     """A running stub that has these runs."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -244,6 +262,9 @@ def wandb_stub(*runs: Run) -> Iterator[Stub]:
             if stub.deaf or stub.refuses:
                 return self.answer(503 if stub.deaf else 401, {})
             if self.path.startswith("/graphql"):
+                operation = _OPERATION.search(json.loads(body)["query"])
+                if operation is not None and operation[2] in (stub.drips_on, stub.floods_on):
+                    return _never_ends(self, b" " if operation[2] == stub.drips_on else b" " * (1 << 16))
                 try:
                     return self.answer(200, {"data": stub.graphql(json.loads(body))})
                 except ConnectionError:

@@ -26,10 +26,11 @@ def write(folder: Path, index: str, name: str = "a.csv", content: bytes = ROWS.e
     ("name", "content"),
     [
         ("a.csv", ROWS.encode()),
-        ("a.csv.gz", gzip.compress(ROWS.encode())),
+        ("a.csv.gz", gzip.compress(ROWS.encode(), mtime=0)),
         ("a.csv.xz", lzma.compress(ROWS.encode())),
         ("curves/a.csv.xz", lzma.compress(ROWS.encode())),
     ],
+    ids=["plain", "gzip", "xz", "xz below a folder"],
 )
 def test_a_curve_is_found_plain_or_compressed(tmp_path: Path, name: str, content: bytes) -> None:
     (curve,) = read_folder(write(tmp_path, "name,label\na,stable\n", name, content))

@@ -12,7 +12,7 @@ import pytest
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "tune_slw.py"
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_the_search_says_what_the_grid_says() -> None:
     """Only the quick grid, of which a search needs a larger share than of a whole one."""
     command = [sys.executable, str(PROGRAM), "--quick", "--json"]

@@ -308,6 +308,8 @@ def _copy(folder: Path, to: Path) -> Path:
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(folder, to, symlinks=True)
     (to / "checkpoints" / ".sentinel-quarantine" / "state-folder.json").unlink(missing_ok=True)  # it names the original
+    log = to / "state" / "incidents.jsonl"  # so does it
+    log.write_text(log.read_text().replace(str(folder / "checkpoints"), str(to / "checkpoints")))
     return to
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from sentinel.cli.commands import app
 from sentinel.cli.tune import search
 from sentinel.config import Config, load_config
+from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import RunStarted, encode
 
@@ -40,6 +41,20 @@ def test_rungs_that_wait_or_ask_for_a_person_are_not_bad(tmp_path: Path) -> None
     ladder = [finding for finding in json.loads(told.stdout) if finding["what"] == "ladder"]
     assert [finding["answer"] for finding in ladder] == ["ok"]
     assert "2 rungs: wait, the model" in ladder[0]["sentence"]
+
+
+def test_an_lr_rung_that_the_trainers_schedule_does_not_take_is_named_with_the_trainers_reason(tmp_path: Path) -> None:
+    configured(tmp_path, "")
+    (tmp_path / "state" / "attempts").mkdir(parents=True)
+    why = "DeepSpeed's WarmupLR warms up along a logarithm"
+    started = RunStarted(attempt=1, time_unix_s=1.0, lr_schedule_unknown=why, applies=("lr",), seed=1)
+    (tmp_path / "state" / "attempts" / "0001.jsonl").write_text(encode(started) + "\n")
+    told = CliRunner().invoke(app, ["doctor", "--run", str(tmp_path / "a.toml"), "--json"])
+    ladder = [finding["sentence"] for finding in json.loads(told.stdout) if finding["what"] == "ladder"]
+    skipped = [rung.name for rung in Policy().ladder if rung.lr_factor or rung.lr_warmup_factor]
+    assert len(skipped) >= 2
+    for name in skipped:
+        assert any(f"rung {name!r}: it changes the LR, and {why}" in sentence for sentence in ladder)
 
 
 @pytest.mark.parametrize(

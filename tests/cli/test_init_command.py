@@ -57,6 +57,21 @@ def test_the_state_folder_is_the_one_that_the_hook_is_told(
     assert told.resolve() == tmp_path / state_dir
 
 
+def test_event_files_that_trainer_writes_below_the_save_folder_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, files in {"bare": [], "empty": ["runs"], "whole": ["runs/Nov23_19-54-58_node7"]}.items():
+        for folder in files:
+            (tmp_path / name / folder).mkdir(parents=True)
+    (tmp_path / "whole/runs/Nov23_19-54-58_node7/events.out.tfevents.1763927698.node7.42.0").write_bytes(b"")
+    for name in ("bare", "empty", "whole"):
+        told = init(tmp_path / f"{name}-config", "--checkpoints", name)
+        found = load_config(tmp_path / f"{name}-config" / "tr8.toml").run.tensorboard
+        assert (found is not None and found.resolve() == tmp_path / "whole/runs") == (name == "whole")
+        assert ("event files found in whole/runs" in told) == (name == "whole")
+
+
 def test_the_command_is_run_where_it_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     init(Path("runs"), "--command", "python", "--command", "train.py")

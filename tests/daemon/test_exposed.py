@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from sentinel.daemon.run_metrics import MITIGATIONS, Correlated, Turns, exposed, leads, of_daemon
+from sentinel.act.look import Look
+from sentinel.daemon.run_metrics import Correlated, leads
+from sentinel.daemon.run_series import MITIGATIONS, ActionCounts, Turns, exposed, of_actions, of_daemon
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
-from sentinel.plan.incident import Incident, Proof, Race, Rollback
-from sentinel.plan.look import Look
+from sentinel.plan.incident import Incident, Proof, Rollback
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Exemplar, Shown
@@ -35,7 +36,7 @@ def look(samples: Iterable[Sample], run: RunState | None = None, events: Sequenc
         series.push(one)
     run = run or run_state(incidents=())
     verdict = judge(series, ALIVE, Thresholds())
-    return Look(history=history, series=series, run=run, verdict=verdict, events=tuple(events))
+    return Look.of(history, series, run=run, verdict=verdict, events=tuple(events))
 
 
 def values(shown: Iterable[Shown]) -> dict[str, float]:
@@ -52,7 +53,8 @@ def values(shown: Iterable[Shown]) -> dict[str, float]:
 
 
 def seen(samples: Iterable[Sample], **more: Any) -> dict[str, float]:
-    return values(exposed("tr8", look(samples, **more), Policy()))
+    at = look(samples, **more)
+    return values((*exposed("tr8", at, Policy()), *of_actions("tr8", at.events)))
 
 
 def test_of_a_healthy_run_the_ratio_is_about_one_and_nothing_is_shown_as_wrong() -> None:
@@ -118,11 +120,6 @@ def test_where_the_mitigation_of_the_open_incident_stands(changed: dict[str, Any
     assert [one for one in MITIGATIONS if found[f"mitigation[{one}]"]] == [state]
 
 
-def test_rungs_that_race_are_the_mitigation() -> None:
-    found = seen(curve(healthy, 50), run=run_state(incidents=(incident(races=[Race(entrants=(), until_step=9)]),)))
-    assert [one for one in MITIGATIONS if found[f"mitigation[{one}]"]] == ["racing"]
-
-
 def test_a_closed_incident_has_no_mitigation_in_force_and_is_counted() -> None:
     found = seen(
         curve(healthy, 50), run=run_state(incidents=(_with(DECISION, status="closed"), incident(id="incident-2")))
@@ -150,6 +147,16 @@ def test_actions_are_counted_over_the_runs_life_each_from_zero() -> None:
     assert (over["actions_total[verify_checkpoint][done]"], over["last_action_failed"]) == (1, 0)
 
 
+def test_actions_are_counted_again_only_once_the_incident_log_has_grown() -> None:
+    events: list[dict[str, Any]] = []
+    counts = ActionCounts("tr8")
+    none = counts.of(events)
+    assert counts.of(events) is none
+    assert sum(shown.value for shown in none) == 0
+    events.append({"event": "done", "incident": None, "time_unix_s": 1.0, "action": {"kind": "stop_job"}})
+    assert sum(shown.value for shown in counts.of(events)) == 1
+
+
 def test_a_count_of_actions_says_which_incident_the_last_one_was_for() -> None:
     def event(what: str, at: float, **of: Any) -> dict[str, Any]:
         return {"event": what, "time_unix_s": at, "action": {"kind": "stop_job"}, **of}
@@ -160,10 +167,9 @@ def test_a_count_of_actions_says_which_incident_the_last_one_was_for() -> None:
         event("done", 12.0, incident="incident-2", rollback=None),
         event("intent", 13.0, incident="incident-3", rollback=None),
     ]
-    shown = exposed("tr8", look(curve(healthy, 50), events=events), Policy())
+    shown = of_actions("tr8", events)
     told = {s.labels[1:]: s.exemplar for s in shown if s.name == "sentinel_actions_total" and s.exemplar}
     assert told == {("stop_job", "done"): Exemplar({"incident": "incident-2"}, 12.0)}
-    assert all(s.exemplar is None for s in shown if s.name != "sentinel_actions_total")
 
 
 def test_budgets_are_what_is_left_and_never_below_zero() -> None:
@@ -212,9 +218,9 @@ def test_correlations_are_worked_out_while_something_is_wrong_and_once_a_minute(
     assert ill.verdict.kind is VerdictKind.DIVERGED
     first = correlated.of(ill)
     assert [lead.signal for lead in first] == ["grad_norm"]
-    at_once = replace(ill, run=replace(ill.run, now_unix_s=ill.run.now_unix_s + 59))
+    at_once = ill.known(run=replace(ill.run, now_unix_s=ill.run.now_unix_s + 59))
     assert correlated.of(at_once) is first
-    later = replace(ill, run=replace(ill.run, now_unix_s=ill.run.now_unix_s + 61))
+    later = ill.known(run=replace(ill.run, now_unix_s=ill.run.now_unix_s + 61))
     assert correlated.of(later) is not first
     assert correlated.of(look(made[:400])) == ()
 

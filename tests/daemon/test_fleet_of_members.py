@@ -209,7 +209,7 @@ def test_who_ends_is_told_whose_turns_are_still_under_way() -> None:
 
 
 def test_who_is_late_is_told_by_how_much() -> None:
-    held = [Member(0.1, doing=lambda: time.sleep(0.2)) for _ in range(24)]
+    held = [Member(0.1, doing=lambda: time.sleep(0.2)) for _ in range(80)]
     with followed(*held):
         until(lambda: all(member.late for member in held))
     assert max(member.late[0] for member in held) > 0.1

@@ -13,7 +13,7 @@ class Run:
     """A run whose attempts say what the test lets them, and the looks at it."""
 
     def __init__(self) -> None:
-        self.history = History(again=lambda _: ())
+        self.history = History(again=lambda *_: ())
         self.now_s = 0.0
         self._overlap = Overlap(lambda: self.now_s)
 
@@ -95,3 +95,16 @@ def test_a_watch_that_begins_while_both_train_finds_it() -> None:
     assert run.look() is None  # it may be over
     run.steps(1, 3, at=160.0)
     assert run.look() is not None
+
+
+def test_a_clock_that_was_set_back_does_not_hide_an_attempt_that_goes_on(run: Run) -> None:
+    """Its samples carry times of before the other's start. What comes after a minute is no cache's doing."""
+    run.now_s = 30.0
+    run.steps(1, 5, at=50.0)
+    assert run.look() is None
+    run.now_s = 70.0
+    run.steps(1, 2, at=60.0)
+    assert run.look() is None
+    run.now_s = 71.0
+    run.steps(1, 1, at=60.0)
+    assert "train at the same time" in (run.look() or "")

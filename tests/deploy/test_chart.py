@@ -46,9 +46,10 @@ def filled(tmp_path: Path) -> Path:
     return chart
 
 
-def run_of(text: str, **more: Any) -> tuple[str, str]:
-    """`--set-json runs=[…]`: one run, with this configuration."""
-    return "--set-json", "runs=" + json.dumps([{"name": "tr8", "config": text, **more}])
+def run_of(text: str, **more: Any) -> tuple[str, ...]:
+    """`--set-json runs=[…]`: one run, with this configuration, in a pod of its own."""
+    runs = json.dumps([{"name": "tr8", "config": text, **more}])
+    return "--set-json", f"runs={runs}", "--set", "fleet.enabled=false"
 
 
 WATCHED = '[run]\nname = "tr8"\ncheckpoints = "/data/c"\nstate_dir = "/data/s"\n[launcher]\nkind = "elsewhere"\n'
@@ -251,6 +252,21 @@ def test_a_changed_configuration_starts_the_daemon_again() -> None:
     assert told(WATCHED) != told(WATCHED + "[watch]\npoll_interval_s = 9.0\n")
 
 
+WITHOUT_STATE = WATCHED.replace('state_dir = "/data/s"\n', "") + '[source]\nkind = "log"\npath = "/logs/a.txt"\n'
+
+
+def fleet_of(count: int, *options: str, text: str = WATCHED) -> tuple[str, ...]:
+    """So many runs that the fleet's pods share."""
+    runs = [{"name": f"r{n}", "config": text.replace("tr8", f"r{n}")} for n in range(count)]
+    return "--set-json", "runs=" + json.dumps(runs), *options
+
+
+def maps_of(pod: dict[str, Any]) -> list[str]:
+    """The ConfigMaps that its configurations come from."""
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "configuration")
+    return [source["configMap"]["name"] for source in volume["projected"]["sources"]]
+
+
 FLEET = str(CHART / "ci" / "fleet.yaml")
 HOME = "/tmp/fleet"  # noqa: S108 - in a pod, whose /tmp is its own
 
@@ -260,10 +276,10 @@ def test_a_fleet_is_one_pod_that_watches_all_and_acts_on_none() -> None:
     (deployment,), (pod,) = of_kind(objects, "Deployment"), pods(objects)
     (container,) = pod["containers"]
     where = ["--config-dir", "/etc/sentinel/runs", "--fleet-dir", HOME]
-    assert container["args"] == ["watch", "--all", *where, "--observe"]
+    assert container["args"] == ["watch", "--all", *where, "--observe", "--workers", "1"]
     (configured,) = (one for one in of_kind(objects, "ConfigMap") if one["metadata"]["name"].endswith("-fleet"))
     assert set(configured["data"]) == {"tr8.toml", "llama-7b.toml", "elsewhere-7b.toml"}
-    assert pod["volumes"][0]["configMap"]["name"] == configured["metadata"]["name"]
+    assert maps_of(pod) == [configured["metadata"]["name"]]
     (claim,) = of_kind(objects, "PersistentVolumeClaim")
     assert claim["metadata"]["name"] == "watch-sentinel-fleet-state"
     probes = [container[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "readiness", "liveness")]
@@ -278,6 +294,9 @@ def test_a_fleet_is_one_pod_that_watches_all_and_acts_on_none() -> None:
 def test_what_a_fleets_pod_is_told_is_a_command_that_watches(tmp_path: Path) -> None:
     """Its arguments and configurations, with the pod's folders elsewhere; its probes ask the file that it touches."""
     text = WATCHED.replace("/data", str(tmp_path))
+    options = subprocess.run([sys.executable, "-m", "sentinel", "watch", "--help"], capture_output=True, text=True)  # noqa: PLW1510
+    if "--workers" not in options.stdout:
+        pytest.skip("this sentinel's watch has no --workers")
     (pod,) = pods(rendered(*run_of(text), "--set", "fleet.enabled=true"))
     (container,) = pod["containers"]
     (tmp_path / "runs").mkdir()
@@ -295,6 +314,83 @@ def test_what_a_fleets_pod_is_told_is_a_command_that_watches(tmp_path: Path) -> 
     assert (tmp_path / "fleet" / "alive").exists()
 
 
+def test_several_pods_share_the_runs_so_that_one_may_be_lost() -> None:
+    """And the run that may be acted on has a pod of its own."""
+    objects = rendered("--values", str(CHART / "ci" / "replicas.yaml"))
+    fleet, alone = sorted(of_kind(objects, "Deployment"), key=lambda one: one["spec"]["replicas"], reverse=True)
+    assert (fleet["spec"]["replicas"], alone["spec"]["replicas"]) == (3, 1)
+    assert fleet["spec"]["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
+    (container,) = fleet["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-4:] == ["--workers", "2", "--most", "2"]  # three runs, and two pods are left of three
+    assert container["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
+    (own,) = alone["spec"]["template"]["spec"]["containers"]
+    assert own["args"] == ["watch", "--run", "/etc/sentinel/runs/tr11.toml"]
+    assert own["resources"]["requests"]["memory"] == "256Mi"
+
+
+@pytest.mark.parametrize(("runs", "replicas", "most"), [(10, 2, 10), (10, 3, 5), (11, 3, 6), (100, 9, 13), (3, 4, 1)])
+def test_each_pod_takes_what_is_left_when_one_is_lost(runs: int, replicas: int, most: int) -> None:
+    (deployment,) = of_kind(rendered(*fleet_of(runs, "--set", f"fleet.replicas={replicas}")), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-2:] == ["--most", str(most)]
+
+
+def test_a_configuration_comes_without_its_comments_and_says_the_same() -> None:
+    text = f"# one\n\n  # two\n{WATCHED}\t\n[watch]  # three\n\n[run_of_nothing]\na = '# no comment'\n# last"
+    (one,) = (each for each in of_kind(rendered(*fleet_of(1, text=text)), "ConfigMap") if "fleet" in str(each))
+    (short,) = one["data"].values()
+    assert not any(line.lstrip().startswith("#") or not line.strip() for line in short.splitlines())
+    kept = tomllib.loads(short)
+    kept.pop("metrics")
+    assert kept == tomllib.loads(text.replace("tr8", "r0"))
+
+
+def test_a_string_of_several_lines_keeps_its_lines() -> None:
+    text = WATCHED + '[run_of_nothing]\na = """\n# no comment\n\nend"""\n'
+    (one,) = (each for each in of_kind(rendered(*fleet_of(1, text=text)), "ConfigMap") if "fleet" in str(each))
+    (short,) = one["data"].values()
+    assert tomllib.loads(short)["run_of_nothing"]["a"] == "# no comment\n\nend"
+
+
+def values_of(folder: Path, count: int, text: str) -> str:
+    """A file of values with so many runs, which would not fit a command line."""
+    runs = [{"name": f"r{n}", "config": text.replace("tr8", f"r{n}")} for n in range(count)]
+    (folder / "values.yaml").write_text(json.dumps({"runs": runs}))
+    return str(folder / "values.yaml")
+
+
+def test_many_configurations_are_split_over_configmaps_that_kubernetes_takes(tmp_path: Path) -> None:
+    padded = WATCHED + f'[run_of_nothing]\na = "{30_000 * "x"}"\n'
+    objects = rendered("--values", values_of(tmp_path, 100, padded))
+    maps = [one for one in of_kind(objects, "ConfigMap") if "-fleet" in one["metadata"]["name"]]
+    assert [one["metadata"]["name"] for one in maps] == [f"watch-sentinel-fleet{n}" for n in ("", "-2", "-3", "-4")]
+    assert maps_of(next(pods(objects))) == [one["metadata"]["name"] for one in maps]
+    assert sorted(file for one in maps for file in one["data"]) == sorted(f"r{n}.toml" for n in range(100))
+    assert all(len(json.dumps(one["data"])) < 1 << 20 for one in maps)
+
+
+def test_a_configuration_that_no_configmap_holds_is_refused(tmp_path: Path) -> None:
+    long = WATCHED + f'[run_of_nothing]\na = "{900_000 * "x"}"\n'
+    ran = helm("template", "watch", str(CHART), "--values", values_of(tmp_path, 1, long))
+    assert ran.returncode != 0
+    assert "a ConfigMap holds a mebibyte" in ran.stderr
+
+
+def test_a_configmap_holds_two_thousand_runs_as_init_writes_them(tmp_path: Path) -> None:
+    """Each has 30 kB, nearly all of it comments. Its [metrics] is empty, and is the chart's then."""
+    command = [sys.executable, "-m", "sentinel", "init", "tr8"]
+    subprocess.run(command, capture_output=True, timeout=60, check=True, cwd=tmp_path)
+    text = (tmp_path / "runs" / "tr8.toml").read_text()
+    for relative in ("../checkpoints", "../.sentinel"):
+        text = text.replace(f'"{relative}', f'"/data/{relative[3:]}')
+    text = text.replace("\n[launcher]\n", '\n[launcher]\nkind = "elsewhere"\n')
+    objects = rendered("--values", values_of(tmp_path, 50, text))
+    (one,) = (each for each in of_kind(objects, "ConfigMap") if "-fleet" in each["metadata"]["name"])
+    assert len(one["data"]) == 50
+    assert len(json.dumps(one["data"])) < 50 * 450
+    assert tomllib.loads(one["data"]["r7.toml"])["metrics"] == {"address": "0.0.0.0", "port": 9466}  # noqa: S104 - in a pod
+
+
 LOG = '[source]\nkind = "log"\npath = "/logs/a.txt"\n'
 
 
@@ -310,8 +406,10 @@ LOG = '[source]\nkind = "log"\npath = "/logs/a.txt"\n'
         (run_of(WATCHED, name="TR8"), "name"),
         (run_of(WATCHED, mode="act"), "mode"),
         (run_of(WATCHED, podSecurityContext={"runAsUser": 0}), "runAsUser"),
-        ((*run_of(WATCHED, act=True), "--set", "fleet.enabled=true"), "all runs are only watched"),
-        ((*run_of(WATCHED, env=[{"name": "A"}]), "--set", "fleet.enabled=true"), "env is one run's alone"),
+        (fleet_of(2, "--set", "fleet.replicas=2", text=WITHOUT_STATE), "state.accessModes should have ReadWriteMany"),
+        (fleet_of(5, "--set", "fleet.replicas=2,fleet.most=2"), "leave some of 5 unwatched"),
+        (fleet_of(1, "--set", "fleet.workers=0"), "workers"),
+        ((*run_of(WATCHED, act=True, name="fleet"), "--set", "fleet.enabled=true"), "choose another name"),
         (("--set", "podSecurityContext.runAsNonRoot=false"), "runAsNonRoot"),
         (("--set", "metrics.prot=9466"), "prot"),
         (("--set", "image.digest=sha256:12"), "digest"),

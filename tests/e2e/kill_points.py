@@ -316,6 +316,9 @@ def copy_run(run: Path, to: Path) -> Path:
     """A copy that acts on its own checkpoints: the record of which state folder acts on them names the original."""
     shutil.copytree(run, to, symlinks=True)
     (to / "checkpoints" / ".sentinel-quarantine" / "state-folder.json").unlink(missing_ok=True)
+    log = to / "state" / "incidents.jsonl"
+    if log.exists():  # the save folder that its rollbacks were decided for
+        log.write_text(log.read_text().replace(str(run / "checkpoints"), str(to / "checkpoints")))
     return to
 
 

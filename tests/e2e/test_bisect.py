@@ -82,8 +82,10 @@ def begun(path: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 def weights(folder: Path) -> dict[str, str]:
-    """Digests of the run's checkpoints and journals."""
-    return {name: digest for name, digest in digests(folder).items() if "checkpoints" in name or "attempts" in name}
+    """Digests of the run's checkpoints and journals; not of who acts on them, nor of who lives."""
+    ours = ("state-folder.json", ".sentinel-heartbeats")
+    found = {name: digest for name, digest in digests(folder).items() if "checkpoints" in name or "attempts" in name}
+    return {name: digest for name, digest in found.items() if not any(own in name for own in ours)}
 
 
 def steps(folder: Path) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from sentinel.act.kept_turns import KeptTurns
 from sentinel.adapters.checkpoints import QUARANTINE
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
@@ -29,7 +30,10 @@ from sentinel.demo.configuration import WITHOUT_LAYERNORMS, Recipe, trainer_comm
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident_events import fold
+from sentinel.plan.kept_turn import KeptTurn, told
+from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import PermanentError
+from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.adapters.pagers import until
 from tests.e2e.kill_points import copy_run
@@ -133,6 +137,35 @@ def test_the_other_commands_tell_the_same_story(demo: tuple[dict[str, Any], Path
     assert [row["signal"] for row in rows][:2] == ["adam_variance_l1", "adam_variance_max"]
     assert {row["method"] for row in rows} == {"plain", "prewhitened"}
     assert all(-1 <= row["pearson_r"] <= 1 and row["n_effective"] <= row["n"] for row in rows)
+
+
+def test_every_turn_can_be_decided_again_and_explained_on_another_machine(
+    demo: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
+    _, folder = demo
+    log, turns = tuple(IncidentLog(folder / "state" / "incidents.jsonl").read()), KeptTurns(folder / "state" / "turns")
+    kept = [KeptTurn.from_json(turns.read(path), log) for _, path in turns.numbers()]
+    assert len(kept) > 5
+    for one in kept:
+        assert dump_json(told(next_turn(one.facts, one.policy))) == dump_json(one.decided)
+
+    def asked(*words: str) -> str:
+        command = [*SENTINEL, *words]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert ran.returncode == 0, ran.stderr
+        assert "decides otherwise" not in ran.stderr
+        return ran.stdout
+
+    config, bundle = str(next(folder.glob("*.toml"))), str(tmp_path / "incident-1.gz")
+    assert f"{bundle}: incident-1 with" in asked("incident", "incident-1", "--bundle", bundle, "--run", config)
+    explained = json.loads(asked("explain", bundle, "--json"))
+    (decided,) = [e for e in explained["decided"]["records"] if e["event"] == "decided"]
+    assert decided["rollback"] in [e["rollback"] for e in log if e["event"] == "decided"]
+    observed = [c["comes_to"] for c in explained["would_change"] if 'mode = "observe"' in c["with"]]
+    assert [text.startswith("records: shadow") for text in observed] == [True]
+    other = tmp_path / "other.toml"
+    other.write_text(Path(config).read_text().replace('mode = "act"', 'mode = "approve"'))
+    assert "records: proposed" in asked("explain", bundle, "--policy", str(other))
 
 
 def test_undo_brings_the_diverged_run_back_byte_for_byte(demo: tuple[dict[str, Any], Path], tmp_path: Path) -> None:

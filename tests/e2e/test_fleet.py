@@ -193,7 +193,7 @@ def test_a_daemon_that_was_killed_is_made_up_for_by_the_next_one(folder: Folder)
     for name in "abc":
         folder.run(name)
         folder.trained(name)
-    with folder.watch("--all") as watch:
+    with folder.watch("--all", "--workers", "1") as watch:
         watch.shows(*(verdict(name, "healthy") for name in "abc"))
         watch.process.kill()
         watch.process.wait()

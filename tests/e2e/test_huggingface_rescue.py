@@ -62,6 +62,7 @@ WAYS = {
     "qwen2, DDP, two ranks": (TWO_RANKS, ("--model", "qwen2", "--no-deepspeed")),
     "llama, one process without DeepSpeed": ((), ("--no-deepspeed",)),
 }
+FIRST = ("qwen2, ZeRO 2, two ranks", "llama, one process without DeepSpeed")  # the others in the soak tier
 
 
 @pytest.fixture
@@ -101,7 +102,9 @@ def watched(folder: Path, within_s: float = 400.0, kills: Sequence[float] = ()) 
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("run", list(WAYS), indirect=True)
+@pytest.mark.parametrize(
+    "run", [pytest.param(way, marks=() if way in FIRST else pytest.mark.soak) for way in WAYS], indirect=True
+)
 def test_a_model_that_diverges_by_itself_is_rolled_back_restarted_with_a_lower_lr_and_recovers(run: Path) -> None:
     assert_rescued(run, watched(run))
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.vocabulary.heartbeat import Heartbeat, encode_heartbeat
 from tests.adapters.pagers import until
 from tests.e2e.live_trainer import attempts, build, configure, events, files, local, sentinel, training
 from tests.tiers import full
@@ -274,3 +276,70 @@ def test_nothing_is_stopped_or_started_while_two_attempts_of_the_run_train(run: 
     assert set(done) <= {"verify_checkpoint"}, done
     assert attempts(run) == 2
     assert there <= files(run)
+
+
+def test_an_attempt_that_hangs_counts_however_many_have_died_since(run: Path) -> None:
+    """As of a job that is requeued: the newest five are dead for certain, the first one holds on."""
+    configure(run, local(run))
+    with training(run) as trainer:
+        trainer.send_signal(signal.SIGSTOP)
+        first = json.loads((run / "state" / "attempts" / "0001.jsonl").read_text().splitlines()[0])
+        for number in range(2, 7):
+            line = {**first, "attempt": number, "pid": 1 << 21, "time_unix_s": time.time()}
+            (run / "state" / "attempts" / f"{number:04d}.jsonl").write_text(json.dumps(line) + "\n")
+        there = files(run)
+        for words in (("rollback", "--to", "global_step20", "--yes"), ("undo", "--yes"), ("watch", "--once")):
+            ran = sentinel(run, *words)
+            assert ran.returncode != 0 or words[0] == "watch", ran.stderr
+            assert there == files(run)
+        assert f"process {trainer.pid} of attempt 1 on {socket.gethostname()} is alive" in ran.stderr
+    assert attempts(run) == 6
+    assert [event["event"] for event in events(run) if event["event"] in ("intent", "done")] == []
+
+
+def test_nothing_is_moved_while_another_rank_writes_its_shard(run: Path) -> None:
+    """Rank 0 has ended for certain; of the other ranks nothing is known but that a file of theirs changes."""
+    configure(run, local(run))
+    (run / "live.toml").write_text((run / "live.toml").read_text().replace("[judge]", "[judge]\nquiet_s = 2"))
+    with training(run) as trainer:
+        trainer.kill()
+        trainer.wait()
+        shard = max((run / "checkpoints").glob("global_step*"), key=lambda save: int(save.name[11:])) / "shard.pt"
+        writes = f"while sleep 0.3; do echo more >> {shard}; done"
+        with subprocess.Popen(["sh", "-c", writes]) as rank:  # noqa: S607
+            try:
+                until(shard.exists)
+                there = files(run)
+                ran = sentinel(run, "rollback", "--to", "global_step20", "--yes")
+                assert ran.returncode == 3, ran.stderr
+                assert f"{shard} was written" in ran.stderr
+                assert "nothing is moved or started until no file of the checkpoints has changed for 2 s" in ran.stderr
+                sentinel(run, "watch", within_s=6)
+                assert there == files(run)
+                assert attempts(run) == 1
+            finally:
+                rank.kill()
+        ran = sentinel(run, "rollback", "--to", "global_step20", "--no-start", "--yes")
+        assert ran.returncode == 0, ran.stderr
+
+
+def test_a_trainer_of_another_state_folder_lives_by_its_heartbeat_beside_the_checkpoints(run: Path) -> None:
+    """This state folder has never heard of it: its own only attempt is dead for certain."""
+    configure(run, local(run), judge="quiet_s = 0.1")
+    with training(run) as trainer:
+        trainer.kill()
+    told = Heartbeat(
+        rank=0, host="node-7", pid=4711, interval_s=10.0, state_dir="/elsewhere/state", boot_id="another", attempt=3
+    )
+    path = run / "checkpoints" / ".sentinel-heartbeats" / told.file_name
+    path.parent.mkdir()
+    path.write_text(encode_heartbeat(told))
+    there = files(run)
+    ran = sentinel(run, "rollback", "--to", "global_step10", "--yes")
+    assert ran.returncode in (1, 3), ran.stderr
+    said = "rank 0 of attempt 3 (process 4711 on node-7; state folder /elsewhere/state) renewed its heartbeat"
+    assert said in ran.stdout + ran.stderr
+    assert there == files(run)
+    os.utime(path, (time.time() - 31,) * 2)
+    ran = sentinel(run, "rollback", "--to", "global_step10", "--no-start", "--yes")
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -69,18 +69,6 @@ def test_the_incident_is_told_with_plan_suspects_and_commands(browser: Browser, 
         assert "sentinel undo incident-1 --run" in told
 
 
-def test_a_probe_that_lost_its_race_is_a_dashed_branch_beside_the_attempts(browser: Browser, tmp_path: Path) -> None:
-    runs.diverged(tmp_path)
-    runs.rungs_raced(tmp_path)
-    with opened(browser, written(tmp_path / "tiny.toml").as_uri()) as (page, wrong, _):
-        assert "incident-1-p1 · LR / 2lost the race" in page.locator("#legend").inner_text().replace("\n", "")
-        dashed = "Triage.charts.find((c) => c.name === 'loss').plot.series.filter((s) => s.dash).length"
-        assert page.evaluate(dashed) == 1
-        page.locator("#legend button", has_text="incident-1-p1").click()
-        until(page, f"{dashed} === 0")
-        assert wrong == []
-
-
 def test_dragging_over_one_chart_zooms_all_of_them(browser: Browser, report: Path) -> None:
     with opened(browser, report.as_uri()) as (page, _, _):
         whole = view(page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -108,3 +109,82 @@ def _is_no_target(run: Path, pins: Pins) -> None:
     words = line(run, ("checkpoints", "--json"))
     listed = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
     assert [one["tag"] for one in json.loads(listed)] == ["global_step20"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs takes root")
+def test_a_quarantine_on_another_filesystem_is_refused_before_anything_is_moved(built: Path, tmp_path: Path) -> None:
+    run = copy_run(built, tmp_path.resolve() / "run")
+    room, before = run / "checkpoints" / ".sentinel-quarantine", live(run)
+    room.mkdir(exist_ok=True)
+    mount, umount = (str(shutil.which(name)) for name in ("mount", "umount"))
+    if subprocess.run([mount, "-t", "tmpfs", "none", str(room)], capture_output=True, check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        said = sentinel(run, *TO_40, expect=2)
+    finally:
+        subprocess.run([umount, str(room)], check=True)
+    assert f"{room} is on another filesystem than {run / 'checkpoints'}: a rename can't get there" in said
+    assert live(run) == before
+    assert incidents(run) == ()
+
+
+def test_an_undo_in_another_or_an_empty_save_folder_is_refused_and_comes_back_with_the_right_one(
+    run: Path, built: Path
+) -> None:
+    """As where the file system is not mounted, or the configuration was edited since."""
+    there, aside = run / "checkpoints", run / "aside"
+    there.rename(aside)
+    there.mkdir()
+    said = sentinel(run, "undo", "--all", "--yes", expect=4)
+    assert "which it moved aside, is neither in" in said
+    assert "mount what is not mounted" in said
+    shutil.rmtree(there)
+    config = next(run.glob("*.toml"))
+    text = config.read_text()
+    config.write_text(text.replace('"checkpoints"', '"another"'))
+    shutil.copytree(built / "checkpoints", run / "another")
+    said = sentinel(run, "undo", "--all", "--yes", expect=4)
+    assert "was decided for the checkpoints in" in said
+    assert live(run / "another") == live(built / "checkpoints")
+    shutil.rmtree(run / "another")
+    config.write_text(text)
+    aside.rename(there)
+    sentinel(run, "undo", "--all", "--yes")
+    assert live(run) == live(built)
+
+
+def test_a_checkpoint_that_somebody_took_out_of_the_quarantine_is_named_before_anything_is_done(
+    run: Path, built: Path
+) -> None:
+    (gone,) = (run / "checkpoints" / ".sentinel-quarantine").rglob("global_step60")
+    shutil.rmtree(gone)
+    said = sentinel(run, "undo", "--all", "--yes", expect=4)
+    assert "global_step60 (1 in all), which it moved aside, is neither" in said
+    sentinel(run, "undo", "--all", "--without-missing", "--yes")
+    lost = {path for path in live(built) if "global_step60/" in path}
+    assert lost
+    assert live(run).keys() == live(built).keys() - lost
+
+
+def test_purge_names_what_no_rollback_moved_and_an_original_that_has_grown_and_deletes_nothing(run: Path) -> None:
+    room = run / "checkpoints" / ".sentinel-quarantine" / "incident-2"
+    (room / "mine").mkdir()
+    (room / "mine" / "notes").write_text("precious")
+    shutil.copytree(run / "checkpoints" / "global_step20", room / "incident-2-r1" / "global_step20")
+    left_over = room.with_name("incident-2.purging")
+    left_over.mkdir()
+    refused = sentinel(run, "purge", "incident-2", "--yes", expect=4)
+    assert "incident-2 moved there: incident-2-r1/global_step20, mine; move that elsewhere, then purge again" in refused
+    (room / "mine").rename(run / "mine")
+    (room / "incident-2-r1" / "global_step20").rename(run / "mine" / "global_step20")
+    originals = run / ".sentinel-quarantine" / "incident-2" / "incident-2-r1" / "tensorboard-originals"
+    original = next(originals.glob("*tf-events*"))
+    with original.open("ab") as late:
+        late.write(b"an event that was flushed late")
+    refused = sentinel(run, "purge", "incident-2", "--yes", expect=4)
+    assert f"{original} is not deleted: another process has changed it since it was moved there" in refused
+    assert room.is_dir()
+    original.rename(run / "mine" / "events")
+    sentinel(run, "purge", "incident-2", "--yes")
+    assert not room.exists()
+    assert not left_over.exists()

@@ -106,5 +106,8 @@ def test_a_rollback_typed_by_a_person_is_refused_and_says_why(tmp_path: Path) ->
     words = ["rollback", "--run", str(path), "--to", "global_step100", "--dry-run", "--json"]
     command = [sys.executable, "-m", "sentinel", *words]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert json.loads(ran.stdout)["refusal"] == "job state unknown: its job runs elsewhere ([launcher] kind)"
+    assert (
+        json.loads(ran.stdout)["refusal"]
+        == "[launcher] kind is 'elsewhere': sentinel watches the job and does not act on it"
+    )
     assert ran.returncode == 1

@@ -28,10 +28,12 @@ from trainer_hooks import ExporterSettings, attach
 from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
 from trainer_hooks.hook import Hook
-from trainer_hooks.sample.gathering import Reduction
+from trainer_hooks.ranks import Ranks
+from trainer_hooks.sample.meter import Meter
 
 STEPS = 6
 TWICE = "attached twice"
+AGAIN = "attached again after the end"
 LATE = "a rank is late with one step's collectives"
 LATE_AT_THE_END = "a rank stands still at the last step"
 NEVER_COME = (
@@ -45,18 +47,26 @@ NEVER_COME = (
 class Unreadable:
     """Stands in for a state that is not what it should be."""
 
-    def detach(self) -> Any:
-        raise RuntimeError("this part of Adam's state can't be read")
-
 
 def spoil_state(hook: Hook, engine: Any) -> None:
+    """Between the updates exp_avg_sq is no tensor."""
     inner = getattr(engine.optimizer, "optimizer", engine.optimizer)
-    inner.state[torch.nn.Parameter(torch.zeros(1))] = {"exp_avg_sq": Unreadable()}
+    step = inner.step
+
+    def step_and_spoil(*args: Any, **kwargs: Any) -> Any:
+        for state in inner.state.values():
+            state["exp_avg_sq"] = state.pop("hidden", state.get("exp_avg_sq"))
+        answer = step(*args, **kwargs)
+        for state in inner.state.values():
+            state["hidden"], state["exp_avg_sq"] = state["exp_avg_sq"], Unreadable()
+        return answer
+
+    inner.step = step_and_spoil
 
 
-def spoil_state_of_the_last_rank(hook: Hook, engine: Any) -> None:
+def no_loss_on_the_last_rank(hook: Hook, engine: Any) -> None:
     if dist.get_rank() == dist.get_world_size() - 1:
-        spoil_state(hook, engine)
+        hide_the_loss(hook, engine)
 
 
 def fill_the_disk(hook: Hook, engine: Any) -> None:
@@ -113,59 +123,66 @@ def on_the_last_rank() -> bool:
     return dist.get_rank() == dist.get_world_size() - 1
 
 
-def collectives(hook: Hook) -> Any:
-    assert hook._gathering is not None
-    return hook._gathering._ranks
-
-
 def refuse_collectives(hook: Hook, engine: Any) -> None:
     """One rank never takes part again: the others are left in theirs."""
     if on_the_last_rank():
-        collectives(hook).start = lambda *_: 1 / 0
+        hook.ranks.submit = lambda _: 1 / 0  # type: ignore[method-assign,assignment]
+
+
+def before_step(hook: Hook, number: int, what: Callable[[Callable[[], None]], None]) -> None:
+    """`what` gets the call that would hand the step over to the ranks' thread; `number` counts from 0."""
+    submit, calls = hook.ranks.submit, iter(range(1000))
+
+    def hand_over(task: Any) -> None:
+        what(lambda: submit(task)) if next(calls) == number else submit(task)
+
+    if on_the_last_rank():
+        hook.ranks.submit = hand_over  # type: ignore[method-assign]
 
 
 def miss_one_step(hook: Hook, engine: Any) -> None:
     """One rank leaves one step out, so that from then on its readings meet those of other steps."""
-    ranks = collectives(hook)
-    start, calls = ranks.start, iter(range(1000))
-    if on_the_last_rank():
-        alone = Reduction([], 1, [], [])
-        ranks.start = lambda *rows: alone if next(calls) == 2 else start(*rows)
+    before_step(hook, 2, lambda _: None)
+
+
+class Pause:
+    def run(self, _: Any) -> None:
+        time.sleep(1.5)
+
+    def give_up(self) -> None:
+        raise AssertionError
 
 
 def late_with_one_step(hook: Hook, engine: Any) -> None:
-    """One rank's call fails once; it is made again at the next step."""
-    ranks = collectives(hook)
-    start, calls = ranks.start, iter(range(1000))
-    if on_the_last_rank():
-        ranks.start = lambda *rows: 1 / 0 if next(calls) == 2 else start(*rows)
+    """One rank's thread stands still once, for longer than a step's patience."""
+    submit = hook.ranks.submit
+
+    def after_a_pause(hand_over: Callable[[], None]) -> None:
+        submit(Pause())
+        hand_over()
+
+    before_step(hook, 2, after_a_pause)
 
 
 def stand_still_at_the_end(hook: Hook, engine: Any) -> None:
     """For longer than a step's patience, and a second one's."""
-    ranks = collectives(hook)
-    start, calls = ranks.start, iter(range(1000))
 
-    def late(*rows: Any) -> Any:
-        if next(calls) == STEPS - 1:
-            time.sleep(4.0)
-        return start(*rows)
+    def late(hand_over: Callable[[], None]) -> None:
+        time.sleep(4.0)
+        hand_over()
 
-    if on_the_last_rank():
-        ranks.start = late
+    before_step(hook, STEPS - 1, late)
 
 
 def lose_a_collective(hook: Hook, engine: Any) -> None:
-    """torch's own call fails on one rank, each time, within the hook's groups."""
+    """gloo's own call fails on one rank."""
+    assert hook.ranks.joined()
     if on_the_last_rank():
-        hook.reduce = dist.reduce  # type: ignore[attr-defined]
 
-        def failing(tensor: Any, dst: int, op: Any, group: Any = None, **rest: Any) -> Any:
-            if group is not None and any(group is own for own, _ in collectives(hook)._levels):
-                raise RuntimeError("the network is gone")
-            return hook.reduce(tensor, dst, op, group=group, **rest)  # type: ignore[attr-defined]
+        def failing(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("the network is gone")
 
-        dist.reduce = failing
+        hook.ranks._levels.top_of = failing  # type: ignore[method-assign]
 
 
 def state_of_another_shape(hook: Hook, engine: Any) -> None:
@@ -236,7 +253,7 @@ def cases(folder: Path) -> list[Case]:
         ("exporter's thread dies", {}, break_the_exporter),
         ("state folder removed", {}, remove_the_state),
         ("Adam's state unreadable", {}, spoil_state),
-        ("Adam's state unreadable on one rank", {}, spoil_state_of_the_last_rank),
+        ("loss not seen on one rank", {}, no_loss_on_the_last_rank),
         ("loss not seen", {}, hide_the_loss),
         ("no gradient norm", {}, no_gradient_norm),
         ("logits can't be read", {"interval_steps": 1}, logits_raise),
@@ -244,6 +261,7 @@ def cases(folder: Path) -> list[Case]:
         ("Adam's state of another shape", {}, state_of_another_shape),
         ("no Adam's state", {}, no_state),
         (TWICE, {"announce": "a-node"}, nothing),
+        (AGAIN, {"interval_steps": 1}, nothing),
         (NEVER_COME[0], {}, miss_one_step),
         (LATE, {}, late_with_one_step),
         (LATE_AT_THE_END, {}, stand_still_at_the_end),
@@ -268,8 +286,16 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
     logging.getLogger("trainer_hooks").addHandler(handler)
     state_dir = folder / name.replace(" ", "-")
     patient(1.0 if name in (*NEVER_COME, LATE, LATE_AT_THE_END) else PATIENT_S)
+    if name in (*NEVER_COME, LATE, LATE_AT_THE_END):  # groups of its own, which are not to be used afterwards
+        arguments = arguments | {"ranks": Ranks()}
     hook = attach(engine, **({"state_dir": state_dir} | arguments))
     spoil(hook, engine)
+    first, made = hook, [0]
+    if name == AGAIN:
+        hook.close("finished")
+        hook = attach(engine, state_dir=state_dir / "again", interval_steps=1)
+        begun = Meter.measure
+        Meter.measure = lambda *a, **k: made.append(1) or begun(*a, **k)  # type: ignore[method-assign]
     if name == TWICE:
         again = attach(engine, state_dir=state_dir)
         assert again is hook
@@ -281,13 +307,16 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         losses.append(str(loss.item()))
         engine.backward(loss)
         engine.step()
-    patience_s = hook._patience_s
+    patience_s = hook._arrivals.patience_s if hook._arrivals is not None else None
+    if name == AGAIN:
+        Meter.measure = begun  # type: ignore[method-assign]
+        assert first.latest is None
+        assert sum(made) == STEPS
+        state_dir = state_dir / "again"
     scrape = state_dir / "scrape.json"
     announced = json.loads(scrape.read_text() or "[]") if scrape.is_file() else []
     patient(1.0, last_s=1.0 if name in NEVER_COME else PATIENT_S)
     hook.close("finished")
-    if hasattr(hook, "reduce"):
-        dist.reduce = hook.reduce
     logging.getLogger("trainer_hooks").removeHandler(handler)
     journal = state_dir / "attempts" / "0001.jsonl"
     lines = journal.read_text().splitlines() if journal.exists() else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer_hooks import hook
+from trainer_hooks.sample import arrivals
 
 __all__ = ["PATIENT_S", "patient"]
 
@@ -14,4 +14,4 @@ def patient(seconds: float = PATIENT_S, *, last_s: float | None = None) -> None:
 
     `last_s`: another time for those whose training is finished.
     """
-    hook._PATIENCE_S, hook._LAST_PATIENCE_S = seconds, seconds if last_s is None else last_s
+    arrivals.PATIENCE_S, arrivals.LAST_PATIENCE_S = seconds, seconds if last_s is None else last_s

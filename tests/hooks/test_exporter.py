@@ -50,7 +50,7 @@ A_MEGABYTE = LayerVariance(
 
 
 def collector(layers: Callable[[], LayerVariance | None] = lambda: None) -> StepCollector:
-    made = StepCollector("tr8", 1, layers=layers)
+    made = StepCollector("tr8", 1, layers=layers, most_layers=1_000)
     made.push(Sample(attempt=1, global_step=7, time_unix_s=1.0, loss=7.0, lr=0.5))
     return made
 

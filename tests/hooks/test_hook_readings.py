@@ -11,6 +11,7 @@ from tests.hooks.matrix import ALL, LOOSER, TOLERANCE, ZEROS, pairwise
 from tests.hooks.matrix_table import REFUSED, described
 from tests.hooks.torchrun import lines_of
 
+FULL, SOAK = pytest.mark.full, pytest.mark.soak
 ALWAYS = {"loss", "adam_variance_l1", "adam_variance_max", "grad_norm", "layer l1", "layer max"}
 MOMENTS = {"update_norm", "momentum_l2", "param_norm"}
 
@@ -27,9 +28,10 @@ def check(case: dict[str, Any], *, ranks: int) -> None:
         assert error < LOOSER.get(name, TOLERANCE), f"{what}: {name}"
 
 
-@pytest.mark.full
 @pytest.mark.timeout(1600)  # the first launch compiles DeepSpeed's Adams
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(1, marks=SOAK), pytest.param(2, marks=FULL), pytest.param(4, marks=SOAK)]
+)
 def test_readings_equal_the_reference_on_every_sharding(ranks: int) -> None:
     compile_adams()
     cases = lines_of("matrix.py", ranks=ranks)

@@ -83,6 +83,7 @@ from importlib.machinery import PathFinder
 find = PathFinder.find_spec
 PathFinder.find_spec = lambda name, *more: None if name == "deepspeed" else find(name, *more)
 
+import time
 from pathlib import Path
 
 import torch
@@ -94,6 +95,7 @@ class Asks(TrainerCallback):
     def on_step_begin(self, args, state, control, **_):
         if state.global_step == 1:
             Path("state/SAVE").write_text("{}")
+            time.sleep(3)  # the files are looked at every second
 
 
 class Line(torch.nn.Module):

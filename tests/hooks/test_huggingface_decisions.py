@@ -18,7 +18,7 @@ from sentinel.vocabulary.pacing import BatchSizeSchedule
 from tests.hooks.callback_decisions import ADAM, ANCHOR, LENGTHS, LR, SAMPLES, SEQLEN, STEPS
 from tests.hooks.torchrun import lines_of
 from trainer_hooks.integrations.huggingface_applied import refuse
-from trainer_hooks.integrations.huggingface_schedules import schedule_of
+from trainer_hooks.integrations.huggingface_schedules import schedule_of, why_no_schedule
 
 pytestmark = pytest.mark.full
 
@@ -105,10 +105,11 @@ def test_a_scheduler_of_trainers_is_a_formula_or_none_at_all(
     scheduler = get_scheduler(name, optimizer, warmup, 100, scheduler_specific_kwargs=dict(more))
     trainer = SimpleNamespace(
         lr_scheduler=scheduler,
-        args=SimpleNamespace(get_warmup_steps=lambda _: 0 if name == "constant" else warmup),
+        args=SimpleNamespace(lr_scheduler_type=name, get_warmup_steps=lambda _: 0 if name == "constant" else warmup),
     )
     made = schedule_of(trainer, SimpleNamespace(lr_scheduler=None), 100)
     assert (made is not None) == known
+    assert f"Trainer's schedule {name!r} can't" in why_no_schedule(trainer, SimpleNamespace(lr_scheduler=None))
     for step in range(1, 101):
         if made is not None:
             assert made.lr(step=step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-15)
@@ -132,6 +133,10 @@ def test_deepspeeds_own_scheduler_is_a_formula_where_it_warms_up_linearly(
     scheduler = getattr(lr_schedules, name)(optimizer, warmup_num_steps=7, warmup_type=ramp, **named)
     made = schedule_of(None, SimpleNamespace(lr_scheduler=scheduler), 100)
     assert (made is not None) == (ramp == "linear")
+    if made is None:
+        why = why_no_schedule(None, SimpleNamespace(lr_scheduler=scheduler))
+        assert f"DeepSpeed's {name} warms up along a logarithm" in why
+        assert '"warmup_type": "linear"' in why
     for step in range(1, 101):
         if made is not None:
             assert made.lr(step=step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-15)

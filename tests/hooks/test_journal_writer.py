@@ -66,7 +66,8 @@ def put(step):
     writer.put(encode(Sample(attempt=1, global_step=step, time_unix_s=1.0, loss=1.0)))
     tried.acquire()
 put(1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))
+room = os.fstat(descriptor).st_size + 100  # for the beginning of one more line
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 put(2)
 os.utime(descriptor, (0, 0))
 put(3)

@@ -24,8 +24,7 @@ def test_a_nan_in_one_piece_of_a_layer_is_the_layer_s_whichever_piece_comes_last
         pieces=held,
         shares=torch.full((3,), 0.5, dtype=torch.float64),
     )
-    sums, tops = measured.layer_rows(["h.0", "h.1", "h.2"])
-    l1, nans = sums[:3], sums[3:]
+    l1, nans, tops = measured.layer_rows(["h.0", "h.1", "h.2"])
     assert nans == [1.0, 0.0, 0.0]
     assert math.isnan(l1[0])
     assert l1[1:] == [4.0, 0.0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_hooks.sample.meter import EMBEDDING, HEAD, layer_of, layers_of
+from trainer_hooks.sample.layers import EMBEDDING, HEAD, layer_of, layers_of
 
 
 @pytest.mark.parametrize(

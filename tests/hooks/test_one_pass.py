@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import os
@@ -19,10 +18,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from tests.adapters.pagers import until
-from trainer_hooks.sample.one_pass import AdamConstants, OnePass, Piece, native, one_pass
+from trainer_hooks.sample.one_pass import AdamConstants, OnePass, Piece, Stop, Stopped, native, one_pass, why_unreadable
 from trainer_hooks.sample.one_pass.chunked import Chunked, NoKernel
 
 ADAMW = AdamConstants(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, step=3)
@@ -329,15 +330,66 @@ def test_the_answer_does_not_depend_on_the_number_of_threads() -> None:
 
 
 @both
-def test_the_state_lives_as_long_as_the_pass(make: Make) -> None:
-    v = torch.full((1_000_000,), 4.0)
-    kernel = make([Piece(exp_avg_sq=v)])
-    v.data = torch.empty(0)  # as an engine does that moves its state elsewhere
+def test_a_state_that_is_replaced_is_freed_at_once_and_read_no_more(make: Make) -> None:
+    """As a load in the process does: the old moments must not lie beside the new ones in the next forward."""
+    v, m = torch.full((1_000_000,), 4.0), torch.ones(1_000_000)
+    kept = [StorageWeakRef(t.untyped_storage()) for t in (v, m)]  # type: ignore[no-untyped-call]
+    kernel = make([Piece(exp_avg_sq=v[:1000], exp_avg=m[:1000])])
+    assert kernel.variance().tolist() == [[2000], [4]]
+    m.data = torch.empty(0)  # as an engine does that moves its state elsewhere
+    del m
+    assert [reference.expired() for reference in kept] == [False, True]
+    assert kernel.variance().tolist() == [[2000], [4]]
+    with pytest.raises(RuntimeError, match="does not lie where it lay"):
+        kernel.moments([ADAMW])
     del v
-    gc.collect()
-    filled = [torch.full((1_000_000,), 9.0) for _ in range(4)]
-    assert kernel.variance().tolist() == [[2_000_000], [4]]
-    assert filled[0][0] == 9
+    assert kept[0].expired()
+    with pytest.raises(RuntimeError, match="does not lie where it lay"):
+        kernel.variance()
+
+
+@both
+def test_a_pass_that_is_asked_to_stop_gives_nothing(make: Make) -> None:
+    v = torch.ones(3_000_000)
+    kernel, stop = make([Piece(exp_avg_sq=v)]), Stop()
+    assert kernel.variance(stop=stop).tolist() == [[3_000_000], [1]]
+    stop.set()
+    with pytest.raises(Stopped):
+        kernel.variance(stop=stop)
+
+
+def test_memory_is_read_where_a_kernel_may_read_it() -> None:
+    grown = torch.ones(4)
+    grown.untyped_storage().resize_(0)  # FSDP
+    cut = torch.ones(400)
+    cut.untyped_storage().resize_(40)
+    with torch.inference_mode():
+        inferred = torch.ones(3)
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    seen_by_functorch: list[str | None] = []
+    torch.func.grad(lambda x: (seen_by_functorch.append(why_unreadable(x)), x.sum())[1])(torch.ones(3))
+    torch.vmap(lambda x: (seen_by_functorch.append(why_unreadable(x)), x.sum())[1])(torch.ones(2, 3))
+    unreadable = [
+        *(fake, grown, cut, torch.ones(3, device="meta"), torch.eye(3).to_sparse(), torch.ones(3)._neg_view()),
+        *(torch._to_functional_tensor(torch.ones(3)), nn.parameter.UninitializedParameter(), "no tensor"),
+        torch.ones(3, dtype=torch.complex64).conj(),
+    ]
+    assert all(why_unreadable(tensor) for tensor in unreadable), [why_unreadable(tensor) for tensor in unreadable]
+    assert all(seen_by_functorch)
+    weight = nn.Parameter(torch.ones(6))
+    for tensor in (weight, weight[2:], weight.view(2, 3).t(), inferred, torch.ones(0), torch.ones(1)):
+        assert why_unreadable(tensor) is None
+    assert one_pass([Piece(exp_avg_sq=weight.detach()[2:])]).variance().tolist() == [[4], [1]]
+    assert one_pass([Piece(exp_avg_sq=inferred)]).variance().tolist() == [[3], [1]]
+
+
+def test_a_storage_that_was_cut_short_under_its_view_is_an_error_and_no_crash() -> None:
+    v = torch.ones(1_000_000)
+    kernel = _native([Piece(exp_avg_sq=v)])
+    v.untyped_storage().resize_(4096)
+    with pytest.raises(RuntimeError, match="does not lie where it lay"):
+        kernel.variance()
 
 
 def test_a_state_whose_memory_was_taken_away_is_an_error_and_no_crash() -> None:
@@ -351,7 +403,7 @@ def test_a_state_whose_memory_was_taken_away_is_an_error_and_no_crash() -> None:
 def test_choosing_a_kernel_moves_no_random_number_of_the_training(tmp_path: Path) -> None:
     program = (
         "import torch; from trainer_hooks.sample.one_pass import Piece, one_pass; torch.manual_seed(0);"
-        "one_pass([Piece(exp_avg_sq=torch.ones(1000))]).variance(); chosen = torch.rand(3);"
+        "state = torch.ones(1000); one_pass([Piece(exp_avg_sq=state)]).variance(); chosen = torch.rand(3);"
         "torch.manual_seed(0); assert torch.equal(chosen, torch.rand(3))"
     )
     ran = _in_a_process(program, tmp_path, os.environ["PATH"])
@@ -365,8 +417,9 @@ import logging
 logging.basicConfig(level=logging.INFO)
 import torch
 from trainer_hooks.sample.one_pass import Piece, one_pass
+state = torch.full((100,), 4.0)
 for _ in range(3):
-    chosen = one_pass([Piece(exp_avg_sq=torch.full((100,), 4.0))])
+    chosen = one_pass([Piece(exp_avg_sq=state)])
 print(chosen.name, chosen.variance().tolist())
 """
 
@@ -412,7 +465,7 @@ def test_without_a_kernel_torch_does_it_and_the_log_says_so_once(
     path = _compiler(tmp_path / "bin", script) if script else str(tmp_path)
     ran = _in_a_process(TELL, tmp_path, path)
     assert ran.stdout == "chunked [[200.0], [4.0]]\n", ran.stderr
-    assert ran.stderr.count("INFO:trainer_hooks.sample.one_pass.native:") == 1
+    assert ran.stderr.count("WARNING:trainer_hooks.sample.one_pass.native:") == 1
     assert reason in ran.stderr
 
 

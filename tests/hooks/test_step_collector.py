@@ -203,6 +203,14 @@ def test_what_is_measured_at_intervals_does_not_come_and_go() -> None:
     assert "sentinel_adam_variance_max" not in values  # a reading that is really away is not made up
 
 
+@pytest.mark.parametrize(("most", "shown"), [(0, False), (3, False), (4, True)])
+def test_a_model_with_more_layers_than_allowed_shows_none_of_them(most: int, shown: bool) -> None:
+    collector = StepCollector("tr8", 3, layers=lambda: LAYERS, most_layers=most)
+    names = {family.name for family in collector.collect()}
+    assert ("sentinel_layer_adam_variance_l1" in names) is shown
+    assert ("sentinel_layer_global_step" in names) is shown
+
+
 def test_layers_are_series_of_their_own_name() -> None:
     collector = StepCollector("tr8", 3, layers=lambda: LAYERS)
     collector.push(whole(12))

@@ -1,7 +1,8 @@
 """Job scripts put together from many pieces, and what is read from them and written into them, without sentences.
 
-`python -m tests.jobscript.composed_scripts` records it in tests/data/composed_scripts.txt, and tries each script that
-came of a change with the real bash: nothing is recorded that gives the trainer something else than was asked for.
+`python -m tests.jobscript.composed_scripts ["SEED | WHAT" ...]` records it anew in tests/data/composed_scripts.txt, and
+tries each script that came of a change with the real bash, so that nothing is recorded which gives the trainer
+something else than was asked for.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.given import Given, Option, Unread, given
@@ -17,11 +17,10 @@ from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from tests.jobscript.hostile_scripts import wrong
 from tests.jobscript.script_snippets import HEADS, LINES, SETS, STARTS, USES, VALUES
 from tests.jobscript.shell_sandbox import changed_lines
+from tests.records import Record
 
-__all__ = ["RECORD", "SEEDS", "recorded", "said"]
+__all__ = ["RECORD", "asked", "options_of", "said", "script"]
 
-RECORD = Path(__file__).parents[1] / "data" / "composed_scripts.txt"
-SEEDS = range(300)
 
 _AROUND = (
     "{}",
@@ -86,24 +85,34 @@ def script(rng: random.Random) -> str:
     return head + "\n".join(parts) + "\n"
 
 
-def said(seed: int) -> str:
-    """What is read from the script, and what comes of each change: the text, or the line that stands in the way."""
+def asked(seed: int) -> tuple[str, dict[str, Change]]:
+    """The script of that seed, and the changes that are tried in it, each by itself."""
     rng = random.Random(seed)
     text = script(rng)
-    return "\n".join([f"== {seed}", ascii(text), *_read(text), *_written(text, rng.sample(_CHANGES, 6))])
+    return text, {_short(change): change for change in rng.sample(_CHANGES, 6)}
 
 
-def _read(text: str) -> Iterator[str]:
+def said(name: str) -> str:
+    """What is read from the script, or what comes of the change: the lines, or the line that stands in the way."""
+    seed, _, what = name.partition(" | ")
+    text, changes = asked(int(seed))
+    return _read(text, what) if what in ("options", "deepspeed") else _written(text, changes[what])
+
+
+def _read(text: str, what: str) -> str:
     try:
         found = given(text)
     except ScriptRefused as refused:
-        yield f"refused {refused.line_number}"
-        return
-    yield ascii(f"{found.program} {_options(found.options)} after {_options(found.launcher)} {found.directives}")
-    yield ascii(f"{found.deepspeed} {found.complete} {_unread(found)}")
+        return f"refused {refused.line_number}"
+    if what == "options":
+        return ascii(
+            f"{found.program} {options_of(found.options)} after {options_of(found.launcher)} {found.directives}"
+        )
+    return ascii(f"{found.deepspeed} {found.complete} {_unread(found)}")
 
 
-def _options(options: tuple[Option, ...]) -> str:
+def options_of(options: tuple[Option, ...]) -> str:
+    """Each with its values, and the line of what could not be read of it."""
     return " ".join(f"{o.flag}{o.values}{'' if o.unread is None else f'?{o.unread.line}'}" for o in options)
 
 
@@ -114,39 +123,32 @@ def _unread(found: Given) -> list[tuple[str, int | None]]:
     return [named(one) for one in found.unread]
 
 
-def _written(text: str, changes: list[Change]) -> Iterator[str]:
-    for change in changes:
-        try:
-            made = rewrite(text, [change])
-        except (ScriptRefused, ConfigError) as error:
-            yield f"{_short(change)}: {getattr(error, 'line_number', 'error')}"
-            continue
-        yield f"{_short(change)}: {changed_lines(text, made.text)} " + ascii(
-            "|".join(line for line in made.diff.split("\n")[2:] if line[:1] in ("+", "-", "\\"))
-        )
+def _written(text: str, change: Change) -> str:
+    try:
+        made = rewrite(text, [change])
+    except (ScriptRefused, ConfigError) as error:
+        return str(getattr(error, "line_number", "error"))
+    lines = "|".join(line for line in made.diff.split("\n")[2:] if line[:1] in ("+", "-", "\\"))
+    return f"{changed_lines(text, made.text)} {lines!a}"
 
 
 def _short(change: Change) -> str:
     return " ".join([type(change).__name__, *(ascii(getattr(change, name)) for name in change.__dataclass_fields__)])
 
 
-def recorded() -> dict[int, str]:
-    """Seed -> what is recorded of it."""
-    parts = RECORD.read_text(encoding="utf-8").split("== ")[1:]
-    return {int(part.partition("\n")[0]): "== " + part.rstrip("\n") for part in parts}
-
-
-def _tried(seed: int) -> Iterator[str]:
+def _tried(name: str) -> Iterator[str]:
     """What bash finds wrong; of a module it can't be told which program is the trainer."""
-    rng = random.Random(seed)
-    text = script(rng)
-    for change in rng.sample(_CHANGES, 6) if "-m pkg" not in text else ():
+    seed, _, what = name.partition(" | ")
+    text, changes = asked(int(seed))
+    if what in changes and "-m pkg" not in text:
         with contextlib.suppress(ValueError):  # what the script writes was no JSON before
-            if why := wrong(text, change):
-                yield f"{seed} {text!a} {change} {why}"
+            if why := wrong(text, changes[what]):
+                yield f"{name} {text!a} {why}"
 
+
+RECORD = Record("composed_scripts.txt", said, one_line=True)
 
 if __name__ == "__main__":
-    for each in SEEDS:
+    RECORD.write()
+    for each in RECORD.read():
         print(*_tried(each), sep="\n", end="")
-    RECORD.write_text("\n".join(map(said, SEEDS)) + "\n", encoding="utf-8")

@@ -1,14 +1,15 @@
-"""Job scripts of every kind, and what is read from them and written into them: records it anew when it is run.
+"""Job scripts of every kind, and what is read from them and written into them.
 
-`python -m tests.jobscript.written_scripts` writes tests/data/written_scripts.txt. An upgrade may not change it by
-accident: what was written yesterday is written today, and what was refused is refused, with the same line.
+`python -m tests.jobscript.written_scripts ["CASE | WHAT" ...]` records it anew in tests/data/written_scripts.txt. An
+upgrade may not change it by accident: what was written yesterday is written today, and what was refused is refused,
+with the same line.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.facts import Facts
@@ -20,19 +21,26 @@ from sentinel.plan.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
+from tests.jobscript.composed_scripts import options_of
 from tests.jobscript.hostile_scripts import draw
 from tests.jobscript.script_snippets import snippets
 from tests.jobscript.test_job_script import REFUSED, TAKEN, TEXTS
 from tests.plan.drawn_situations import Drawn
 from tests.plan.planned_situations import short
+from tests.records import Record
 
-__all__ = ["CASES", "RECORD", "recorded", "said"]
+__all__ = ["CASES", "RECORD", "said"]
 
-RECORD = Path(__file__).parents[1] / "data" / "written_scripts.txt"
 _HOSTILE = 150
 _DECIDED = 100
 _MEGATRONS = 120
 _WRITABLE = ("reseed", "seqlen", "warmup", "peak", "betas", "clip", "scale", "free")
+
+Said = dict[str, Callable[[], str]]
+"""What is asked of a case -> the answer."""
+
+GIVEN = ("program", "options", "launcher", "directives", "deepspeed", "unread", "complete")
+DECIDED = ("first", "later", "remarks")
 
 ASKED: tuple[Change, ...] = (
     SetOption(flag="--lr", value="3e-5"),
@@ -49,17 +57,28 @@ ASKED: tuple[Change, ...] = (
 
 
 def said(name: str) -> str:
-    """What is read from the script, and what comes of each change: the lines that go and come, or why not."""
-    return "\n".join([f"== {name}", *map(ascii, CASES[name]())])
+    """What is read from the script, or what comes of the change: the lines that go and come, or why not."""
+    case, _, what = name.rpartition(" | ")
+    return ascii(CASES[case]()[what]())[1:-1]
 
 
-def _plain(text: str, *changes: Change) -> Iterator[str]:
+def _plain(text: str, *changes: Change) -> Said:
+    """What is said of a script: what it gives the trainer, and what comes of each change."""
+    of_given = {what: lambda what=what: _given(text, what) for what in GIVEN}
+    return of_given | {_named(change): lambda change=change: _outcome(text, change) for change in changes}
+
+
+def _given(text: str, what: str) -> str:
     try:
-        yield f"given: {short(given(text))}"
+        found = getattr(given(text), what)
+        return options_of(found) if what in ("options", "launcher") else short(found)
     except ScriptRefused as error:
-        yield f"given: {error}"
-    for change in changes:
-        yield f"{change!r:.200}: {_outcome(text, change)}"
+        return str(error)
+
+
+def _named(change: Change) -> str:
+    values = [getattr(change, field) for field in change.__dataclass_fields__]
+    return " ".join([type(change).__name__, *(ascii(value) for value in values)])[:120]
 
 
 def _outcome(text: str, change: Change) -> str:
@@ -73,16 +92,16 @@ def _difference(diff: str) -> str:
     return "".join(f"{line[:160]}|" for line in diff.split("\n")[2:] if line[:1] in ("+", "-", "@", "\\"))
 
 
-def _hostile(seed: int) -> Iterator[str]:
+def _hostile(seed: int) -> str:
     try:
         text, change = draw(random.Random(seed))
     except ConfigError as error:
-        yield str(error)
-        return
-    yield f"{change!r:.200}: {_outcome(text, change)}"
+        return str(error)
+    return f"{_named(change)}: {_outcome(text, change)}"
 
 
-def _decided(seed: int) -> Iterator[str]:
+@cache
+def _decided(seed: int) -> dict[str, str]:
     """A drawn rung in one of the scripts, as the first start's script and as that of all later ones."""
     drawn = Drawn(seed)
     text = TEXTS[drawn.one("lists_in_variables", "lists_in_variables", *sorted(TEXTS))]
@@ -94,14 +113,12 @@ def _decided(seed: int) -> Iterator[str]:
         made = overrides_for(rung, own, incident="incident-1", rollback="incident-1-r1", anchor=at, new_seed=44)
         scripts = new_scripts(text, made, Known(scheduler="lr-scheduler"))
     except (ScriptRefused, ConfigError) as error:
-        yield str(error)
-        return
-    yield f"first: {_difference(scripts.first.diff)}"
-    yield f"later: {_difference(scripts.later.diff)}"
-    yield from scripts.remarks
+        return dict.fromkeys(DECIDED, str(error))
+    first, later = _difference(scripts.first.diff), _difference(scripts.later.diff)
+    return dict(zip(DECIDED, (first, later, "; ".join(scripts.remarks)), strict=True))
 
 
-def _megatron(seed: int) -> Iterator[str]:
+def _megatron(seed: int) -> str:
     """Changes that a drawn run of Megatron's needs, and the starts that each is for."""
     drawn = Drawn(seed)
     unit = drawn.one("samples", "steps")
@@ -140,10 +157,9 @@ def _megatron(seed: int) -> Iterator[str]:
     try:
         marked = megatron_changes(wanted, run)
     except ConfigError as error:
-        yield str(error)
-        return
-    yield from (f"{each.at}: {short(each.change)}" for each in marked)
-    yield f"{len(changes_at(marked, 'first'))} for the first start, {len(changes_at(marked, 'later'))} for later ones"
+        return str(error)
+    starts = f"{len(changes_at(marked, 'first'))} first, {len(changes_at(marked, 'later'))} later"
+    return "; ".join([starts, *(f"{each.at}: {_named(each.change)}" for each in marked)])
 
 
 _FEW: tuple[Change, ...] = (
@@ -154,24 +170,24 @@ _FEW: tuple[Change, ...] = (
     SetJson(path=("a", "b"), value=3),
 )
 
-CASES: dict[str, Callable[[], Iterator[str]]] = {
+CASES: dict[str, Callable[[], Said]] = {
     **{name: lambda text=text: _plain(text, *ASKED) for name, text in TEXTS.items()},
     **{
         name: lambda text=text, change=change: _plain(text, change, *ASKED)
         for name, (text, change, *_) in (REFUSED | TAKEN).items()
     },
     **{ascii(name): lambda text=text: _plain(text, *_FEW) for name, text in snippets()},
-    **{f"hostile {seed}": lambda seed=seed: _hostile(seed) for seed in range(_HOSTILE)},
-    **{f"megatron {seed}": lambda seed=seed: _megatron(seed) for seed in range(_MEGATRONS)},
-    **{f"decided {seed}": lambda seed=seed: _decided(seed) for seed in range(_DECIDED)},
+    **{f"hostile {seed}": lambda seed=seed: {"change": lambda: _hostile(seed)} for seed in range(_HOSTILE)},
+    **{f"megatron {seed}": lambda seed=seed: {"changes": lambda: _megatron(seed)} for seed in range(_MEGATRONS)},
+    **{
+        f"decided {seed}": lambda seed=seed: {what: lambda what=what: _decided(seed)[what] for what in DECIDED}
+        for seed in range(_DECIDED)
+    },
 }
+"""Name of a case -> what can be said of it."""
 
 
-def recorded() -> dict[str, str]:
-    """Name of a case -> what is recorded of it."""
-    parts = RECORD.read_text(encoding="utf-8").split("== ")[1:]
-    return {part.partition("\n")[0]: "== " + part.rstrip("\n") for part in parts}
-
+RECORD = Record("written_scripts.txt", said, one_line=True)
 
 if __name__ == "__main__":
-    RECORD.write_text("\n".join(map(said, CASES)) + "\n", encoding="utf-8")
+    RECORD.write()

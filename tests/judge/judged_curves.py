@@ -1,4 +1,4 @@
-"""Curves of every kind, and all that the judge says of them: `python -m tests.judge.judged_curves` records it anew.
+"""Curves of every kind, and what the judge says of them: `python -m tests.judge.judged_curves [NAME ...]`.
 
 The record, tests/data/judged_curves.txt, is what an upgrade may not change by accident: a recorded past, replayed, has
 the same verdicts, onsets and figures as before. A change on purpose is seen there line by line.
@@ -23,11 +23,11 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Context, judge
 from sentinel.vocabulary.sample import Sample, ScrapedSample, decode
+from tests.records import Record
 
-__all__ = ["CURVES", "RECORD", "recorded", "said"]
+__all__ = ["CURVES", "RECORD", "said"]
 
 DATA = Path(__file__).parents[1] / "data"
-RECORD = DATA / "judged_curves.txt"
 
 ALIVE = Context(now_unix_s=0.0, job_alive=True, attempt=1, last_sample_unix_s=0.0)
 SIBLING = Reference("the sibling", [(step, 6.0 * step**-0.2) for step in range(50, 5000, 50)])
@@ -46,8 +46,8 @@ UNUSUAL: dict[str, dict[str, float]] = {
 }
 """Curve -> thresholds that a person has set."""
 
-_LEVEL_EVERY = 96
-"""Samples between two lines that say where the level is."""
+_LEVELS = 5
+"""Lines that say where the level is."""
 
 
 def sample(step: int, loss: float, **readings: float | bool | None) -> Sample:
@@ -289,9 +289,7 @@ def said(name: str) -> str:
     planned, siblings = [500] * name.startswith("a planned change"), [SIBLING] * ("sibling" in name)
     short = {"patience_steps": 30} if name.startswith(("well_", "ill_", "nan_")) else {}
     thresholds = Thresholds(**short, **UNUSUAL.get(name, {}))
-    return "\n".join(
-        [f"== {name}", *_lines(samples, Series(thresholds, planned=planned, references=siblings), thresholds)]
-    )
+    return "\n".join(_lines(samples, Series(thresholds, planned=planned, references=siblings), thresholds))
 
 
 def _lines(samples: list[Sample], series: Series, thresholds: Thresholds) -> Iterator[str]:
@@ -303,7 +301,7 @@ def _lines(samples: list[Sample], series: Series, thresholds: Thresholds) -> Ite
         if verdict.kind is not before:
             yield f"{one.global_step} {verdict.kind.value}: {verdict.reason}"
             before = verdict.kind
-        if n % _LEVEL_EVERY == 0 and series.level is not None:
+        if n % max(96, len(samples) // _LEVELS) == 0 and series.level is not None:
             yield f"{one.global_step} level {series.level:.4g}"
     known = sum(event.end_step is None for event in series.events)
     series.end()
@@ -326,11 +324,7 @@ def _line(event: Event) -> str:
     return f"{event.kind.value} {early}..{late} {known}: {event.reason}"
 
 
-def recorded() -> dict[str, str]:
-    """Name of a curve -> what is recorded of it."""
-    parts = RECORD.read_text(encoding="utf-8").split("== ")[1:]
-    return {part.partition("\n")[0]: "== " + part.rstrip("\n") for part in parts}
-
+RECORD = Record("judged_curves.txt", said)
 
 if __name__ == "__main__":
-    RECORD.write_text("\n".join(map(said, CURVES)) + "\n", encoding="utf-8")
+    RECORD.write()

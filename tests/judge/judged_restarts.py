@@ -1,27 +1,26 @@
-"""Drawn restarts, and when each has recovered or failed: `python -m tests.judge.judged_restarts` records it anew."""
+"""Drawn restarts, and when each has recovered or failed: `python -m tests.judge.judged_restarts [SEED ...]`."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from sentinel.judge.recovery_check import Danger
+from sentinel.judge.recovery_check import Danger, OldTrend, Restart, recovery_of
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample, Validation
-from tests.judge.restarts import best_mean, recovery
+from tests.judge.restarts import best_mean
+from tests.records import Record
 
-__all__ = ["RECORD", "SEEDS", "recorded", "said"]
+__all__ = ["RECORD", "SEEDS", "said"]
 
-RECORD = Path(__file__).parents[1] / "data" / "judged_restarts.txt"
 SEEDS = range(100)
 
 
-def said(seed: int) -> str:
-    """Where the restart stands, at each step at which that changes."""
-    return "\n".join([f"== {seed}", *_lines(random.Random(seed))])
+def said(name: str) -> str:
+    """Where the restart of that seed stands, at each step at which that changes."""
+    return "\n".join(_lines(random.Random(int(name))))
 
 
 def _lines(rng: random.Random) -> Iterator[str]:
@@ -52,17 +51,17 @@ def _lines(rng: random.Random) -> Iterator[str]:
     told_validations, finished_at = rng.random() < 0.5, rng.choice([0, onset + 60, onset + 200])
     yield f"best before {best if best is None else f'{best:.4f}'}; from {from_step}, {fall}, {rate}, {danger}"
     previous, series = None, Series(Thresholds())
+    restart, old = Restart(danger, full), OldTrend.of(before, full)
     for n in range(len(since) + 1):
         if n:
             series.push(since[n - 1])
+            restart.push(since[n - 1])
         if n % 3:
             continue
-        told = recovery(
-            before,
-            since[:n],
+        told = recovery_of(
+            old,
+            restart,
             series,
-            danger,
-            full_seqlen=full,
             finished=bool(finished_at) and n > 0 and since[n - 1].global_step >= finished_at,
             validated_before=validated_before if told_validations else (),
             validated=[v for v in validated if told_validations and v.global_step < from_step + n],
@@ -103,11 +102,7 @@ def _validation(step: int, loss: float) -> Validation:
     return Validation(attempt=2, global_step=step, time_unix_s=0.0, loss=loss)
 
 
-def recorded() -> dict[int, str]:
-    """Seed -> what is recorded of its restart."""
-    parts = RECORD.read_text(encoding="utf-8").split("== ")[1:]
-    return {int(part.partition("\n")[0]): "== " + part.rstrip("\n") for part in parts}
-
+RECORD = Record("judged_restarts.txt", said)
 
 if __name__ == "__main__":
-    RECORD.write_text("\n".join(map(said, SEEDS)) + "\n", encoding="utf-8")
+    RECORD.write()

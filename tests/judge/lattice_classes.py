@@ -1,28 +1,25 @@
-"""What the lattice's curves were drawn to be, against what the record says of them.
+"""What the lattice's curves were drawn to be, against what the judge says of them.
 
-    python -m tests.judge.lattice_classes [REVISION]
+    python -m tests.judge.lattice_classes
 
-Per class of what was drawn: how many were called divergences in the record, and in that of REVISION; how many of the
-calls and silences are right. Only what a judge can be held to: curves whose settings do not change, and stretches above
-their course that are clearly shorter or longer than the patience.
+Per class of what was drawn: how many were called divergences, and how many of the calls and silences are right. Only
+what a judge can be held to: curves whose settings do not change, and stretches above their course that are clearly
+shorter or longer than the patience.
 """
 
 from __future__ import annotations
 
 import random
-import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby, islice
+from itertools import groupby
 from typing import NamedTuple
 
-from tests.judge.lattice_curves import CLIMBS, RECORD, SEEDS, climbs, drawn, recorded, thresholds_of
+from sentinel.judge.events import EventKind
+from tests.judge.lattice_curves import CLIMBS, SEEDS, climbs, drawn, judged, thresholds_of
 
 __all__ = ["Stretch", "calls", "classes", "stretches"]
 
-_CALL = re.compile(r"^divergence \((\d+), (\d+)\) (\d+) (\S+)(?: True .*)?$", re.MULTILINE)
 _CLEARLY = 3  # Times the patience that a stretch lasts which is to be called
 _BEFORE = 40  # Losses at its level before it
 _CLEAR_SHARE = 0.25  # Share of its course that a stretch is above it which has to be called
@@ -84,14 +81,14 @@ def _what(heights: list[float], must: bool | None) -> str:
     return "step" if heights[0] == heights[-1] else "climb" if heights[-1] > heights[0] else "fall"
 
 
-def calls(said: str) -> Iterator[tuple[int, int]]:
-    """(early end of the onset, verdict step) of each divergence that the record has of one curve, of its first life."""
-    once = said.partition("\nagain from")[0]
-    for onset, _, verdict, _ in _CALL.findall(once):
-        yield int(onset), int(verdict)
+def calls(seed: int) -> Iterator[tuple[int, int]]:
+    """(early end of the onset, verdict step) of each divergence that the judge finds in the curve."""
+    for event in judged(seed).events:
+        if event.kind is EventKind.DIVERGENCE:
+            yield event.onset_range[0], event.verdict_step
 
 
-def classes(record: dict[int, str]) -> Counter[tuple[str, str]]:
+def classes() -> Counter[tuple[str, str]]:
     """(class, right | called though it healed | not called | either) -> stretches; and calls where nothing is above."""
     counts: Counter[tuple[str, str]] = Counter()
     for seed in SEEDS:
@@ -99,7 +96,7 @@ def classes(record: dict[int, str]) -> Counter[tuple[str, str]]:
         if known is None:
             counts["settings change", "not counted"] += 1
             continue
-        made = [*calls(record[seed])]
+        made = [*calls(seed)]
         for one in known:
             called = any(one.first_step <= verdict and onset <= one.last_step for onset, verdict in made)
             right = "either" if one.must is None else "right" if called == one.must else "wrong"
@@ -112,16 +109,8 @@ def classes(record: dict[int, str]) -> Counter[tuple[str, str]]:
 
 def main() -> None:
     """The table."""
-    records = {"now": recorded()}
-    for revision in islice(sys.argv, 1, None):
-        name = f"{revision}:tests/data/{RECORD.name}"
-        text = subprocess.run(["git", "show", name], capture_output=True, text=True, check=True).stdout  # noqa: S607
-        parts = text.split("== ")[1:]
-        records[revision] = {int(part.partition("\n")[0]): "== " + part.rstrip("\n") for part in parts}
-    tables = {name: classes(record) for name, record in records.items()}
-    print(f"{'':50}" + "".join(f"{name:>12}" for name in tables))
-    for key in sorted({key for table in tables.values() for key in table}):
-        print(f"{f'{key[0]}: {key[1]}':50}" + "".join(f"{table[key]:>12}" for table in tables.values()))
+    for (what, outcome), count in sorted(classes().items()):
+        print(f"{f'{what}: {outcome}':50}{count:>12}")
 
 
 if __name__ == "__main__":

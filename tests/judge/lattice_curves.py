@@ -1,8 +1,8 @@
-"""Curves whose losses lie on a coarse lattice, as every edge does: `python -m tests.judge.lattice_curves` records them.
+"""Curves whose losses lie on a coarse lattice, as every edge does: `python -m tests.judge.lattice_curves [SEED ...]`.
 
 All values are sums of few powers of two, and so are the thresholds: a loss is often just at an edge, where "above" and
 "not below" part. The record, tests/data/lattice_curves.txt, holds the figures of what the judge says and no sentences:
-what kind, which steps, what led, which levels. A change on purpose is seen there line by line.
+what kind, which steps, what led, which levels. The command records its curves anew, and those of further seeds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -26,12 +25,13 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Context, judge
 from sentinel.vocabulary.sample import Sample, ScrapedSample
+from tests.records import Record
 
-__all__ = ["CLIMBS", "RECORD", "SEEDS", "Climbs", "climbs", "curve", "drawn", "recorded", "said", "thresholds_of"]
+__all__ = ["CLIMBS", "RECORD", "SEEDS", "Climbs", "climbs", "curve", "drawn", "judged", "said", "thresholds_of"]
 
-RECORD = Path(__file__).parents[1] / "data" / "lattice_curves.txt"
 SEEDS = range(280)
 CLIMBS = range(200, 280)
+_LEVEL_EVERY = 64  # Samples
 _ALIVE = Context(now_unix_s=0.0, job_alive=True, attempt=1, last_sample_unix_s=0.0)
 _FIGURE = re.compile(r"(?<![A-Za-z_])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?|\b(?:nan|inf)\b")
 
@@ -114,10 +114,10 @@ def drawn(rng: random.Random) -> tuple[list[Sample], list[float]]:
     return made, above
 
 
-def said(seed: int) -> str:
-    """The figures of all that the judge says of the curve."""
-    rng = random.Random(seed)
-    return "\n".join([f"== {seed}", *(_climbs(rng) if seed in CLIMBS else _lines(rng))])
+def said(name: str) -> str:
+    """The figures of all that the judge says of the curve of that seed."""
+    rng = random.Random(int(name))
+    return "\n".join(_climbs(rng) if int(name) in CLIMBS else _lines(rng))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,27 +151,40 @@ def climbs(rng: random.Random) -> Climbs:
     )
 
 
-def _climbs(rng: random.Random) -> Iterator[str]:
+def judged(seed: int) -> Series:
+    """The judge when it has read the curve of that seed."""
+    rng = random.Random(seed)
+    if seed in CLIMBS:
+        *_, (_, series) = _climbing(rng)
+        return series
+    _, samples, series = _begun(rng)
+    for one in samples:
+        series.push(one)
+    series.end()
+    return series
+
+
+def _climbing(rng: random.Random) -> Iterator[tuple[int, Series]]:
+    """Last step of each block that was read, and the judge after it."""
     made, lr = climbs(rng), 2.0**-10
-    thresholds, grain, interval, wobbles, heights = (
-        made.thresholds,
-        made.grain,
-        made.interval,
-        made.wobbles,
-        made.heights,
-    )
-    series, before = Series(thresholds, planned=[640] * (rng.random() < 0.25)), "None"
-    for block, height in enumerate(heights):
+    series = Series(made.thresholds, planned=[640] * (rng.random() < 0.25))
+    for block, height in enumerate(made.heights):
         lr *= rng.choice((1, 1, 1, 1, 0.5, 2)) if made.with_lr else 1
-        quarters = [height + rng.choice((1, -1, -height)) * (rng.random() < wobbles) for _ in range(4)]
-        loss = np.repeat([2 + quarter / 64 for quarter in quarters], 8) + [_noise(rng, grain) for _ in range(32)]
-        steps = interval * np.arange(32 * block + 1, 32 * block + 33)
+        quarters = [height + rng.choice((1, -1, -height)) * (rng.random() < made.wobbles) for _ in range(4)]
+        loss = np.repeat([2 + quarter / 64 for quarter in quarters], 8) + [_noise(rng, made.grain) for _ in range(32)]
+        steps = made.interval * np.arange(32 * block + 1, 32 * block + 33)
         columns = {"loss": loss} | ({"lr": np.full(32, lr)} if block % 3 == 0 else {})
         series.push_readings(Readings(attempt=1, steps=steps, columns=columns))
+        yield int(steps[-1]), series
+
+
+def _climbs(rng: random.Random) -> Iterator[str]:
+    before = "None"
+    for step, series in _climbing(rng):
         alarm = series.alarm
         now = f"{alarm and (alarm.onset_range, alarm.verdict_step, _figures(alarm.reason))}"
         if now != before:
-            yield f"{steps[-1]} {now}"
+            yield f"{step} {now}"
         before = now
     yield from (f"{e.kind.value} {e.onset_range} {e.verdict_step} {e.end_step}" for e in series.events)
 
@@ -180,12 +193,18 @@ def _figures(text: str) -> str:
     return " ".join(_FIGURE.findall(text))
 
 
-def _lines(rng: random.Random) -> Iterator[str]:
+def _begun(rng: random.Random) -> tuple[Thresholds, list[Sample], Series]:
+    """A curve, and a judge that has not read it yet."""
     thresholds, samples = thresholds_of(rng), curve(rng)
     steps = [one.global_step for one in samples]
     planned = [rng.choice(steps)] * (rng.random() < 0.25)
     references = [Reference("a sibling", [(at, 2.0) for at in steps[:: rng.choice((1, 16))]])] * (rng.random() < 0.25)
-    series, spans, before = Series(thresholds, planned=planned, references=references), UnhealthySpans(thresholds), None
+    return thresholds, samples, Series(thresholds, planned=planned, references=references)
+
+
+def _lines(rng: random.Random) -> Iterator[str]:
+    thresholds, samples, series = _begun(rng)
+    spans, before = UnhealthySpans(thresholds), None
     for n, one in enumerate(samples):
         series.push(one)
         spans.push(one, well=series.episode is None and series.alarm is None)
@@ -193,7 +212,7 @@ def _lines(rng: random.Random) -> Iterator[str]:
         if verdict.kind is not before:
             yield f"{one.global_step} {verdict.kind.value} {_figures(verdict.reason)}"
             before = verdict.kind
-        if n % 16 == 15:
+        if n % _LEVEL_EVERY == _LEVEL_EVERY - 1:
             yield f"{one.global_step} at {series.level} ready {series.band_ready} skipped {series.skipped_run}"
     yield from _past(series, samples, thresholds)
     yield from (f"unhealthy {s.first_step} {s.last_step} {s.worst:.6g} {s.usual}" for s in spans.spans)
@@ -232,11 +251,7 @@ def _restarted(samples: list[Sample], back: int, thresholds: Thresholds) -> Iter
         yield f"{event.kind.value} {event.onset_range} {event.verdict_step} {event.end_step}"
 
 
-def recorded() -> dict[int, str]:
-    """Seed -> what is recorded of it."""
-    parts = RECORD.read_text(encoding="utf-8").split("== ")[1:]
-    return {int(part.partition("\n")[0]): "== " + part.rstrip("\n") for part in parts}
-
+RECORD = Record("lattice_curves.txt", said)
 
 if __name__ == "__main__":
-    RECORD.write_text("\n".join(map(said, SEEDS)) + "\n", encoding="utf-8")
+    RECORD.write()

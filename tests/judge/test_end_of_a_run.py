@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_only_the_planned_end_is_finished(
 @pytest.mark.parametrize("asked_again", [False, True])
 def test_each_record_is_kept_with_its_attempt(asked_again: bool) -> None:
     """A command that reads a run once keeps all layers; whoever can ask again those of saves, and the last."""
-    history = History(again=(lambda _: []) if asked_again else None)
+    history = History(again=(lambda *_: []) if asked_again else None)
     first = LayerVariance(
         attempt=3, global_step=1, time_unix_s=0.0, layers=("0",), adam_variance_l1=(1.0,), adam_variance_max=(1.0,)
     )
@@ -69,7 +70,7 @@ def test_each_record_is_kept_with_its_attempt(asked_again: bool) -> None:
 
 def test_samples_that_are_at_hand_are_not_asked_for_again() -> None:
     asked: list[int] = []
-    history = History(again=lambda number: asked.append(number) or [])
+    history = History(again=lambda number, _=-1: asked.append(number) or [])
     made = [
         Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=3.0) for step in range(1, 1 + LAST_SAMPLES * 5 // 4)
     ]
@@ -82,3 +83,24 @@ def test_samples_that_are_at_hand_are_not_asked_for_again() -> None:
     assert len(history.attempts[1].samples) <= LAST_SAMPLES * 5 // 4
     assert list(history.samples(history.attempts[1])) == []
     assert asked == [1]
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "words"),
+    [
+        ({"job_was_seen": True}, VerdictKind.DOWN, "the job is gone, and its first attempt had not begun"),
+        ({}, VerdictKind.PENDING, "no attempt has begun, and no job is there"),
+        ({"attempt": 2, "finished_reason": "finished"}, VerdictKind.FINISHED, "attempt 2 reached its planned end"),
+        (
+            {"attempt": 2, "finished_reason": "finished", "taken_back": "incident-1"},
+            VerdictKind.PENDING,
+            "the undo of incident-1 took attempt 2 back",  # its end is not the run's
+        ),
+    ],
+)
+def test_a_job_that_is_gone_before_its_first_step_is_down_and_after_an_undo_nothing_has_finished(
+    seen: dict[str, Any], kind: VerdictKind, words: str
+) -> None:
+    verdict = judge(Series(Thresholds()), Context(now_unix_s=9.0, job_alive=False, **seen), Thresholds())
+    assert verdict.kind is kind
+    assert words in verdict.reason

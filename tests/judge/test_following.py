@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.act.following import Following
+from sentinel.act.look import Look
 from sentinel.act.past import Past
 from sentinel.judge.history import SAVES_WITH_LAYERS, History
 from sentinel.judge.recovery_check import WINDOW, BestMean, Danger
@@ -20,7 +21,6 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.look import Look
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, Record, RunStarted, Sample, Validation
 from tests.judge import all_kept
 from tests.judge.all_kept import AllKept
@@ -65,9 +65,10 @@ class Watched:
             self.following.take(record)
         self.following.catch_up()
 
-    def _again(self, attempt: int) -> Iterator[Sample]:
+    def _again(self, attempt: int, after: int = -1) -> Iterator[Sample]:
         self.asked.append(attempt)
-        return (r for r in self.all.records if isinstance(r, Sample) and r.attempt == attempt)
+        told = (r for r in self.all.records if isinstance(r, Sample) and r.attempt == attempt)
+        return (r for r in told if r.global_step > after)
 
     @property
     def latest(self) -> int:
@@ -247,7 +248,7 @@ def test_a_source_that_fails_meanwhile_is_asked_again_at_the_next_look() -> None
     assert watched.following.series.last_step == 130
 
 
-def _refused(attempt: int) -> Iterator[Sample]:
+def _refused(attempt: int, after: int = -1) -> Iterator[Sample]:
     raise OSError(f"attempt {attempt}: stale file handle")
     yield
 
@@ -256,7 +257,7 @@ def look(watched: Watched, *, finished: bool) -> Look:
     kind = VerdictKind.FINISHED if finished else VerdictKind.HEALTHY
     verdict = Verdict(kind=kind, reason="…")
     series = watched.following.series
-    return Look(history=watched.history, series=series, run=run_state(), verdict=verdict, events=())
+    return Look.of(watched.history, series, run=run_state(), verdict=verdict, events=())
 
 
 def asked(watched: Watched, rollback: Rollback, ill: Incident, danger: Danger, *, finished: bool) -> tuple[Any, Any]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.judge.judged_restarts import SEEDS, recorded, said
+from tests.judge.judged_restarts import RECORD
 
 
-@pytest.mark.parametrize("tens", range(SEEDS.stop // 10))
-def test_a_restart_is_answered_as_it_was_when_it_was_recorded(tens: int) -> None:
+def test_a_restart_is_answered_as_it_was_when_it_was_recorded() -> None:
     """A change on purpose is recorded anew (`python -m tests.judge.judged_restarts`) and read in the difference."""
-    before = recorded()
-    for seed in range(10 * tens, 10 * tens + 10):
-        assert said(seed) == before[seed]
+    assert RECORD.differences(RECORD.read()) == []

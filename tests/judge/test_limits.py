@@ -278,19 +278,19 @@ def test_a_dip_is_no_level_and_its_end_no_divergence(share: float, samples: int,
     assert judged.level == pytest.approx(loss[-32:].mean(), rel=0.02)
 
 
-@pytest.mark.parametrize(("resumed", "calls"), [(True, 0), (False, 1)])
-def test_a_drop_after_a_resume_is_told_and_its_end_is_no_divergence(resumed: bool, calls: int) -> None:
-    """Data that was seen before lasts for 400 steps: without the resume that is a level."""
+@pytest.mark.parametrize(("resumed", "steps", "calls"), [(True, 1400, 0), (False, 400, 0), (False, 1400, 1)])
+def test_a_drop_after_a_resume_is_told_and_its_end_is_no_divergence(resumed: bool, steps: int, calls: int) -> None:
+    """Data that was seen before: without the resume a drop that has lasted for ten patiences is a level."""
     rng = np.random.default_rng(0)
-    loss = 2.0 * (1 + 0.003 * rng.standard_normal(1400))
-    loss[600:1000] *= 0.9
+    loss = 2.0 * (1 + 0.003 * rng.standard_normal(1000 + steps))
+    loss[600 : 600 + steps] *= 0.9
     judged = Series(Thresholds())
     for step, value in enumerate(loss.tolist(), start=1):
         judged.push(replace(sample(step, value), attempt=2 if resumed and step > 600 else 1))
     assert len([e for e in judged.events if e.recommend_rollback]) == calls
     told = [e.reason for e in judged.events if "after the resume at step 601" in e.reason]
     assert len(told) == resumed
-    judged.push(replace(sample(1401, 3.0), attempt=2))
+    judged.push(replace(sample(1001 + steps, 3.0), attempt=2))
     assert judged.episode is not None  # above the level from before it is judged as ever
 
 

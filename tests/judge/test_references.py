@@ -15,7 +15,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.status import show
 from sentinel.config import Config, load_config
 from sentinel.daemon.run_files import Chosen
-from sentinel.daemon.supervisor import watch
+from sentinel.daemon.supervisor import Options, watch
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.events import EventKind
 from sentinel.judge.reference import Reference
@@ -77,7 +77,7 @@ def test_a_run_that_is_behind_its_sibling_is_said_and_not_rolled_back(
     )
     with caplog.at_level(logging.INFO):
         chosen = Chosen(runs=(str(tmp_path / "run" / "a.toml"),), everything=False, config_dir=tmp_path)
-        watch(chosen, observe=False, once=True, fleet_dir=tmp_path)
+        watch(chosen, Options(once=True), fleet_dir=tmp_path)
     (said,) = [r.getMessage() for r in caplog.records if "slower than it should be" in r.getMessage()]
     assert Path(sibling).name in said
     events = IncidentLog(tmp_path / "run" / "state" / "incidents.jsonl").read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -72,10 +72,12 @@ def test_the_lines_that_the_judge_draws_where_nobody_has_drawn_others() -> None:
         "lengthening_tolerance": 0.15,
         "curriculum_tolerance": 0.30,
         "hopeless_loss": 10.8,
+        "negative_loss": False,
         "led_by_window_steps": 50,
         "stalled_after_s": 600.0,
         "first_sample_within_s": 7200.0,
         "gone_after_s": 3600.0,
+        "quiet_s": None,
     }
 
 
@@ -287,21 +289,72 @@ def test_diverged_is_said_also_of_a_run_that_has_ended() -> None:
     assert judge(Series(Thresholds(), curve(tr8, 800)), context, Thresholds()).kind is VerdictKind.DIVERGED
 
 
-def test_a_run_that_resumed_from_nothing_is_known_at_once_for_as_long_as_it_is_no_better() -> None:
-    """ALCF's 2B model: step 136004 of a run, and a loss of 12.3 that falls as if it had never been trained."""
-    samples = [sample(136_003 + s, 12.3 * s**-0.05) for s in range(1, 200)]
-    series = Series(Thresholds(), samples[:10])
-    assert series.alarm is not None
-    assert series.alarm.verdict_step == 136_006
-    series = Series(Thresholds(), samples)
-    assert series.alarm is None
-    (event,) = [e for e in series.events if e.recommend_rollback]
-    assert event.end_step is not None
-    assert samples[event.end_step - 136_004].loss < Thresholds().hopeless_loss
+@pytest.mark.parametrize(
+    ("first", "every", "level", "power"),
+    [
+        (1, 1, 11.0, 0.05),  # a new run
+        (2_000, 2_000, 42_602.0, 0.5),  # one reading in 2,000 steps, a sum over the batch
+        (50_000, 100, 42_602.0, 0.3),
+        (2_000, 2_000, 60.0, 1.5),
+        (9_000, 1, 42_602.0, 0.3),
+        (136_004, 1, 12.3, 0.3),
+    ],
+)
+def test_without_anything_before_it_no_loss_is_a_bad_resume_however_large(
+    first: int, every: int, level: float, power: float
+) -> None:
+    steps = range(first, first + 60 * every, every)
+    rng = random.Random(first)
+    losses = [level * (step / first) ** -power * (1 + rng.gauss(0, 0.01)) for step in steps]
+    series = Series(Thresholds(), [sample(*both) for both in zip(steps, losses, strict=True)])
+    assert (series.alarm, [e for e in series.events if e.recommend_rollback]) == (None, [])
 
 
-def test_a_first_loss_of_a_new_run_is_no_resume_from_nothing() -> None:
-    assert Series(Thresholds(), [sample(s, 11.0) for s in range(1, 10)]).alarm is None
+@pytest.mark.parametrize(("again", "is_known"), [(1.02, True), (0.6, False)])
+def test_a_resume_is_bad_where_its_first_losses_are_as_high_as_the_runs_first(again: float, is_known: bool) -> None:
+    """In a unit of its own: a sum over the batch."""
+    before = [sample(s, 40_000 * (s + 3) ** -0.2) for s in range(1, 500)]
+    after = [replace(sample(499 + s, again * before[0].loss * s**-0.05), attempt=2) for s in range(1, 4)]
+    series = Series(Thresholds(), [*before, *after])
+    assert (series.alarm is not None) == is_known
+    if series.alarm is not None:
+        assert series.alarm.onset_range == (500, 500)
+        assert "as high as the run's first" in series.alarm.reason
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([-1.0] * 40, "never negative"),  # TorchTitan's pipeline ranks without the last stage
+        ([-0.2 - 0.01 * n for n in range(40)], "never negative"),  # a policy loss, or a log-likelihood
+        ([0.0] * 40, "exactly 0 at each of the 40 readings since step 1"),
+        ([3.0] * 16, "exactly 3 at each"),
+        (
+            [*[2.7 + 0.01 * (n % 5) for n in range(30)], *[2.718281] * 16],
+            "exactly 2.718281 at each of the 16 readings since",
+        ),
+    ],
+)
+def test_readings_that_are_no_loss_are_blind_with_the_reason_and_where_to_look(losses: list[float], said: str) -> None:
+    series = Series(Thresholds(), [sample(*both) for both in enumerate(losses, 1)])
+    verdict = judge(series, ALIVE, Thresholds())
+    assert (verdict.kind, series.events) == (VerdictKind.BLIND, ())
+    assert said in verdict.reason
+    assert "LOG_RANK" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("losses", "thresholds"),
+    [
+        ([-0.2 - 0.01 * (n % 7) for n in range(40)], Thresholds(negative_loss=True)),
+        ([0.02, *[-0.2 - 0.01 * (n % 7) for n in range(40)]], Thresholds()),  # one that was not
+        ([2.5, 1.0, 0.4, *[0.001] * 40], Thresholds()),  # an easy task, at the last digit that is printed
+        ([3.0] * 15, Thresholds()),
+    ],
+)
+def test_a_loss_that_may_be_one_is_not_blind(losses: list[float], thresholds: Thresholds) -> None:
+    series = Series(thresholds, [sample(*both) for both in enumerate(losses, 1)])
+    assert judge(series, ALIVE, thresholds).kind is not VerdictKind.BLIND
 
 
 def test_a_jump_is_waited_for_as_long_as_the_deadline_and_no_longer() -> None:

@@ -9,8 +9,8 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.facts import Facts, Memory, journals_of, readings_of
 from sentinel.plan.incident import Event
-from sentinel.plan.look import Look, Memory
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
 from tests.plan.test_recovery_plan import incident, run
 
@@ -42,20 +42,22 @@ def history(
     return made
 
 
-_OF_LOOK = tuple(Look.__slots__)
+_OF_FACTS = tuple(Facts.__slots__)
 
 
-def look(**seen: Any) -> Look:
-    """A look; fields of `Look` and of `RunState` by their names. No incident, but `incidents=None` is an open one."""
-    of_run = {key: value for key, value in seen.items() if key not in _OF_LOOK}
+def look(**seen: Any) -> Facts:
+    """Facts; fields of `Facts` and of `RunState` by their names, and `history` and `series`, which they follow
+    from. No incident, but `incidents=None` is an open one."""
+    made, series = seen.pop("history", None), seen.pop("series", None)
+    of_run = {key: value for key, value in seen.items() if key not in _OF_FACTS}
     if "incidents" in of_run and of_run["incidents"] is None:
         of_run["incidents"] = (incident(),)
     values: dict[str, Any] = {
-        "history": history(),
-        "series": Series(Thresholds()),
+        "journals": journals_of(made or history()),
+        "readings": readings_of(series or Series(Thresholds())),
         "run": run(**{"incidents": (), **of_run}),
         "verdict": HEALTHY,
         "events": tuple[Event, ...](),
         "memory": Memory(),
     }
-    return Look(**(values | {key: value for key, value in seen.items() if key in _OF_LOOK}))
+    return Facts(**(values | {key: value for key, value in seen.items() if key in _OF_FACTS}))

@@ -1,4 +1,4 @@
-"""Situations of every kind, and all that is planned in them: `python -m tests.plan.planned_situations` records it anew.
+"""Situations of every kind, and all that is planned in them: `python -m tests.plan.planned_situations [SEED ...]`.
 
 The record, tests/data/planned_situations.txt, is what an upgrade may not change by accident: the same run in the same
 state has the same target, changes, actions, price and refusals as before. A change on purpose is seen there.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from pathlib import Path
 
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -28,11 +27,9 @@ from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.plan.drawn_situations import OURS, Drawn
+from tests.records import Record
 
-__all__ = ["RECORD", "SEEDS", "recorded", "said", "short"]
-
-RECORD = Path(__file__).parents[1] / "data" / "planned_situations.txt"
-SEEDS = range(320)
+__all__ = ["RECORD", "said", "short"]
 
 
 def _judged() -> Iterator[Series]:
@@ -104,9 +101,9 @@ def _attempt_of(drawn: Drawn, made: Rollback) -> Evidence:
     )
 
 
-def said(seed: int) -> str:
-    """All that is planned in a situation."""
-    return "\n".join([f"== {seed}", *_lines(Drawn(seed))])
+def said(name: str) -> str:
+    """All that is planned in the situation of that seed."""
+    return "\n".join(_lines(Drawn(int(name))))
 
 
 def _lines(drawn: Drawn) -> Iterator[str]:
@@ -128,6 +125,7 @@ def _lines(drawn: Drawn) -> Iterator[str]:
         made = decide(incident, replace(plain, incidents=()), replace(policy, cooldown_s=0.0)).decision
         if made is not None:
             made.lost_gpu_hours = drawn.maybe(0.3)
+            made.after_attempt, made.known_jobs = 2, ("job 33", "job 34")  # all that is drawn was there before
             made.failed, made.begun = f"diverged again, the {number}. time", True
             incident.rollbacks.append(made)
     for _ in range(3):
@@ -149,6 +147,7 @@ def _lines(drawn: Drawn) -> Iterator[str]:
     yield f"wait: {has_not_healed(wait, verdict, run)}"
     made = decide(incident, plain, policy).decision
     if made is not None:
+        made.after_attempt, made.known_jobs = 2, ("job 33", "job 34")
         yield from _decision(drawn, made, run, policy)
 
 
@@ -211,11 +210,7 @@ def short(value: object) -> str:
     return type(value).__name__ + short({key: held for key, held in told.items() if held not in ((), [])})
 
 
-def recorded() -> dict[int, str]:
-    """Seed -> what is recorded of its situation."""
-    parts = RECORD.read_text(encoding="utf-8").split("== ")[1:]
-    return {int(part.partition("\n")[0]): "== " + part.rstrip("\n") for part in parts}
-
+RECORD = Record("planned_situations.txt", said)
 
 if __name__ == "__main__":
-    RECORD.write_text("\n".join(map(said, SEEDS)) + "\n", encoding="utf-8")
+    RECORD.write()

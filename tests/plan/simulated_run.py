@@ -9,30 +9,31 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sentinel.act.look import Look
 from sentinel.act.past import evidence
 from sentinel.act.perform import Ledger, execute
-from sentinel.judge.history import History
+from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Answer, Recovery
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import (
     Action,
-    AdoptProbe,
     CutTensorBoard,
     FollowBisect,
     PointLatest,
+    PrepareJob,
     QuarantineCheckpoints,
     StartJob,
-    StartProbe,
-    StopProbe,
+    StopJob,
+    VerifyCheckpoint,
     WriteOverrides,
 )
 from sentinel.plan.baseline import OnsetReadings
-from sentinel.plan.incident import Adoption, Approval, Incident, Proof
+from sentinel.plan.facts import Facts, Memory, Outcome, started_for
+from sentinel.plan.incident import Approval, Incident
 from sentinel.plan.incident_events import closed, fold
-from sentinel.plan.look import Look, Memory, Outcome, started_for
-from sentinel.plan.observation import BisectSeen, Life, RunState, Standing
+from sentinel.plan.observation import AttemptSeen, BisectSeen, Fate, Life, RunState, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.turn import next_turn
 from sentinel.plan.turn_probes import asks_for_cause
@@ -59,9 +60,6 @@ class Story:
     diverges, recovers, heals (after a while), finishes, ignores (what it was to change), crashes, hangs,
     silent (reports nothing and makes no step), unlabelled (trains, and does not report for which rollback).
     """
-
-    probes: tuple[str, ...] = ()
-    """Of each probe of its races, in the order of their starts: well, ill, lost, refused. () races none."""
 
     cause: BisectSeen | None = None
     """What its bisect comes to, once it was followed for three turns."""
@@ -102,7 +100,8 @@ class World:
         self.jobs = [_Job(self.story.fates[0], None, looks=2)]
         self._begin(self.jobs[0])
         self.undo_begun = False
-        self.probes: dict[str, list[Any]] = {}  # by its name: its fate, and the looks at it so far
+        self.by_hand: _Job | None = None  # what a person has started
+        self.moved_nothing_yet = False  # whether no file of a rollback had moved when a person paused the run
         self.bisected = 0  # turns in which its bisect was followed
 
     def copy(self) -> World:
@@ -112,7 +111,6 @@ class World:
         for number, attempt in self.history.attempts.items():
             other.history.attempts[number] = replace(attempt, samples=[*attempt.samples], saved=[*attempt.saved])
         other.jobs = [replace(job) for job in self.jobs]
-        other.probes = {name: [*seen] for name, seen in self.probes.items()}
         other.events, other.started = [*self.events], Counter(self.started)
         return other
 
@@ -130,50 +128,19 @@ class World:
 
     def _perform(self, action: Action) -> None:
         self._effect()
-        moves = (
-            QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides | StartJob | StartProbe | AdoptProbe
-        ) | FollowBisect
+        moves = QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides | StartJob | FollowBisect
         if isinstance(action, moves):
             assert not self.state.jobs.writers, f"{action} while {self.state.jobs.writers} may write"
+        if self.state.paused:
+            assert not isinstance(action, StopJob | StartJob | PrepareJob), f"{action} while the run is paused"
+            assert not self.moved_nothing_yet, f"{action}, and nothing had moved before the pause"
+        assert self.by_hand is None or isinstance(action, VerifyCheckpoint), f"{action} upon what a person started"
         self.state = apply(self.state, action)
         self.bisected += isinstance(action, FollowBisect)
-        if isinstance(action, StartProbe):
-            self.probes.setdefault(action.probe, [self.story.probes[len(self.probes)], 0])
-        elif isinstance(action, StopProbe):
-            self.probes[action.probe][1] = 99
-        elif isinstance(action, AdoptProbe):
-            at = {"attempt": len(self.history.attempts) + 1, "time_unix_s": self.now_unix_s}
-            self.history.push(RunStarted(**at, rollback=action.probe, resumed_from=action.after_step, seed=4))
-            self.history.push(Sample(**at, global_step=150, loss=2.0))
-            self.history.push(RunFinished(**at, global_step=150, reason="finished"))
-        elif isinstance(action, StartJob):
+        if isinstance(action, StartJob):
             self.started[action.rollback] += 1
             fate = self.story.fates[min(len(self.jobs), len(self.story.fates) - 1)]
             self.jobs.append(_Job(fate, action.rollback))
-
-    def _latest(self) -> int:
-        return int((self.state.latest_tag or "global_step0").removeprefix("global_step"))
-
-    def _standings(self, incident: Incident | None) -> tuple[Standing, ...]:
-        race = incident.race if incident is not None else None
-        return () if race is None else tuple(self._standing(e.id, race.until_step) for e in race.entrants)
-
-    def _standing(self, name: str, until_step: int) -> Standing:
-        fate, looks = self.probes.get(name, (None, 0))
-        if fate is None:
-            return Standing(probe=name)
-        if fate == "refused":
-            return Standing(probe=name, life=Life.GONE, refused="its command names no checkpoints")
-        ended, last = looks > 2, min(30 + 60 * looks, until_step)
-        if fate == "ill" and looks > 1:
-            return Standing(probe=name, life=Life.GONE if looks > 90 else Life.ALIVE, last_step=last, ill="diverged")
-        if fate == "lost" and ended:
-            return Standing(probe=name, life=Life.GONE, last_step=until_step - 1)
-        if not ended:
-            return Standing(probe=name, life=Life.ALIVE, last_step=last)
-        saved = Adoption(probe=name, tag=f"global_step{until_step}", global_step=until_step)
-        known = {"proof": Proof.CONFIRMED, "saved": saved, "loss": 3.0}
-        return Standing(probe=name, life=Life.GONE, last_step=until_step, **known)
 
     def _bisect(self, incident: Incident | None) -> BisectSeen | None:
         if self.story.cause is None or not asks_for_cause(incident, self.story.policy):
@@ -190,7 +157,7 @@ class World:
         report = RunStarted(attempt=number, time_unix_s=self.now_unix_s, rollback=label, seed=3)
         if overrides is not None:
             lr = overrides.standing.lr
-            resumed = max(overrides.anchor.global_step, self._latest() if self.state.adoptions else 0)
+            resumed = overrides.anchor.global_step
             report = replace(
                 report,
                 seed=overrides.once.seed if overrides.once and job.fate != "ignores" else 3,
@@ -205,7 +172,7 @@ class World:
 
     def _steps(self, job: _Job, count: int) -> None:
         assert job.attempt is not None
-        begin = self.history.attempts[job.attempt].made + (self._latest() + 1 if self.state.adoptions else 31)
+        begin = self.history.attempts[job.attempt].made + 31
         for step in range(begin, begin + count):
             at = {"attempt": job.attempt, "global_step": step, "time_unix_s": self.now_unix_s}
             self.history.push(Sample(**at, loss=3.0, lr=BASELINE.lr.lr(step=step) if BASELINE.lr else None))
@@ -216,8 +183,6 @@ class World:
     def pass_time(self) -> None:
         """A look's worth of training."""
         self.now_unix_s += _LOOK_S
-        for seen in self.probes.values():
-            seen[1] += 1
         job = self.jobs[-1]
         if not self.state.jobs.writers:
             return
@@ -262,7 +227,7 @@ class World:
             return Verdict(kind=VerdictKind.STALLED, reason="journal and log are silent")
         return Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band")
 
-    def look(self, memory: Memory) -> Look:
+    def look(self, memory: Memory) -> Facts:
         """What an observer would find now."""
         incidents = fold(self.events)
         approvals = {}
@@ -279,36 +244,56 @@ class World:
             self.state,
             now_unix_s=self.now_unix_s,
             jobs=prepares,
+            attempts=tuple(map(self._attempt_seen, self.history.attempts.values())),
             incidents=incidents,
             approvals=approvals,
             started_rollbacks=started,
             starts_unix_s=tuple(e["time_unix_s"] for e in starts),
             last_step=latest.samples[-1].global_step if latest and latest.samples else None,
-            no_races=None if self.story.probes else "no probes are run here",
         )
         state = replace(state, bisect=self._bisect(state.open_incident))
         onset = OnsetReadings(best_mean=3.6, onset_samples=49 * 16, batch_samples=16)
-        found = Look(
-            history=self.history,
-            series=_SERIES,
+        found = Look.of(
+            self.history,
+            _SERIES,
             run=state,
             verdict=self.verdict(),
             events=tuple(self.events),
             silent_s=700.0,
             stalled_after_s=600.0,
             onset=onset,
-            race=self._standings(state.open_incident),
-            races_at_once=2,
             memory=memory,
         )
         incident = state.open_incident
         rollback = incident.current if incident else None
-        attempt = started_for(found, rollback) if rollback is not None else None
-        if incident is None or attempt is None:
-            return found
+        started = started_for(found.facts, rollback) if rollback is not None else None
+        if incident is None or started is None:
+            return found.facts
         recovered = self.jobs[-1].fate == "recovers" and self.jobs[-1].looks > 5
         answer = Recovery(answer=Answer.RECOVERED if recovered else Answer.NOT_YET, reason="by its trend")
-        return replace(found, evidence=evidence(self.history, attempt, before=incident.attempt), recovery=answer)
+        shown = evidence(self.history, self.history.attempts[started.number], before=incident.attempt)
+        return replace(found.facts, evidence=shown, recovery=answer)
+
+    def _attempt_seen(self, attempt: Attempt) -> AttemptSeen:
+        runs = bool(self.state.jobs.writers) and any(job.attempt == attempt.number for job in self.jobs[-1:])
+        return AttemptSeen(
+            number=attempt.number,
+            reported=attempt.started is not None,
+            rollback=attempt.started.rollback if attempt.started else None,
+            finished=attempt.finished is not None,
+            fate=None if runs else Fate(life=Life.GONE, sentence=f"attempt {attempt.number} has ended"),
+        )
+
+    def a_person_pauses_it(self) -> None:
+        self.moved_nothing_yet = not any(r.begun for i in fold(self.events) for r in i.rollbacks)
+        self.state = replace(self.state, paused=True)
+
+    def a_person_starts_the_job(self) -> None:
+        """While the watch is down; the job trains, and no rollback is its reason."""
+        self.by_hand = _Job("finishes", None)
+        self.jobs.append(self.by_hand)
+        writers = (WriterSeen(id="process 90"),)
+        self.state = replace(self.state, jobs=replace(self.state.jobs, writers=writers))
 
     def turn(self, memory: Memory) -> tuple[Outcome | None, Memory]:
         """One turn, as `act.watch` does it."""
@@ -316,7 +301,9 @@ class World:
         if self.story.undoing and not self.undo_begun and any(e["event"] == "proved" for e in self.events):
             self.undo_begun = True
             undo = {"event": "intent", "incident": "incident-1", "rollback": None, "action": {"kind": "undo"}}
-            self.events.append({**undo, "time_unix_s": self.now_unix_s})
+            newest = max(self.history.attempts, default=0)
+            now = {"newest_attempt": newest, "jobs": [w.id for w in self.state.jobs.writers]}
+            self.events.append({**undo, **now, "time_unix_s": self.now_unix_s})
         found, ledger = self.look(memory), Ledger(self._append, lambda: self.now_unix_s, lambda _: None)
         turn = next_turn(found, self.story.policy)
         for incident in turn.undo:
@@ -340,6 +327,11 @@ class World:
             except KilledHere:
                 self.memory = Memory()
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a rollback is decided and not carried out, or an undo is begun and not at its end."""
+        return any(i.undoing or i.half_done is not None for i in fold(self.events))
+
     def end(self) -> dict[str, Any]:
         """What has come of it, without times, and what grows with them."""
         incidents = fold(self.events)
@@ -351,7 +343,6 @@ class World:
                 for i in incidents
                 for r in i.rollbacks
             ],
-            "races": [(r.until_step, r.over, r.void, r.winner) for i in incidents for r in i.races],
             "bisects": [i.bisect for i in incidents],
             "rungs": [(len(i.waits), [s.rung for s in i.skips]) for i in incidents],
             "checkpoints": [c.tag for c in self.state.checkpoints],

@@ -10,7 +10,7 @@ import pytest
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.alerts import AGAIN_S, alert_states, failed_look, is_due, unsettled, updated
-from sentinel.plan.look import Alert, AlertState, Failure, Memory
+from sentinel.plan.facts import Alert, AlertState, Failure, Memory
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.page import pages
 from sentinel.plan.policy import Policy

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from sentinel.plan.facts import Outcome
 from sentinel.plan.incident_events import fold
 from sentinel.plan.ladder import Rung
-from sentinel.plan.look import Outcome
 from sentinel.plan.observation import BisectSeen
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
@@ -87,6 +87,16 @@ STORIES = {
         Outcome.PERSON_NEEDED,
         None,
     ),
+    "takes no effect, and the next rung does": (
+        Story(policy=policy(), fates=("diverges", "ignores", "recovers")),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "takes no effect, and stops": (
+        Story(policy=policy(on_contradicted="stop"), fates=("diverges", "ignores")),
+        Outcome.PERSON_NEEDED,
+        None,
+    ),
     "never reports": (
         Story(policy=policy(), fates=("diverges", "silent")),
         Outcome.PERSON_NEEDED,
@@ -126,33 +136,6 @@ STORIES = {
         Story(policy=policy(), fates=("diverges", "recovers"), undoing=True),
         None,
         "undone",
-    ),
-    "races": (
-        Story(
-            policy=policy(RESEED, EARLIER, CLIP, race=3), fates=("diverges", "recovers"), probes=("ill", "well", "well")
-        ),
-        Outcome.FINISHED,
-        "recovered",
-    ),
-    "races in vain, then tries the next rung": (
-        Story(policy=policy(RESEED, EARLIER, CLIP, race=2), fates=("diverges", "recovers"), probes=("ill", "lost")),
-        Outcome.FINISHED,
-        "recovered",
-    ),
-    "races in vain to the end": (
-        Story(policy=policy(RESEED, EARLIER, race=2), fates=("diverges",), probes=("ill", "ill")),
-        Outcome.PERSON_NEEDED,
-        None,
-    ),
-    "can start no probe": (
-        Story(policy=policy(RESEED, EARLIER, race=2), fates=("diverges", "recovers"), probes=("refused", "refused")),
-        Outcome.FINISHED,
-        "recovered",
-    ),
-    "adopts what diverges again": (
-        Story(policy=policy(RESEED, EARLIER, race=2), fates=("diverges", "diverges"), probes=("well", "ill")),
-        Outcome.PERSON_NEEDED,
-        None,
     ),
     "takes over what healed in its bisect": (
         Story(policy=policy(CAUSE, RESEED), fates=("diverges", "recovers"), cause=FOUND),
@@ -194,3 +177,49 @@ def test_an_incident_that_is_cut_short_anywhere_comes_to_the_same_end(name: str)
         deque(world.follow(), maxlen=0)
         assert world.cut is None, f"there is no effect number {cut}"
         assert world.end() == whole.end(), f"cut before effect {cut}"
+
+
+STARTED_BY_HAND = ("recovers", "is prepared", "needs the second rung", "is approved", "is undone halfway")
+
+
+@pytest.mark.parametrize("name", STARTED_BY_HAND)
+def test_what_a_person_starts_after_a_watch_was_cut_short_is_left_running(name: str) -> None:
+    """Nothing of an older decision is done to it: the world asserts that no action comes after the start by hand."""
+    story, *_ = STORIES[name]
+    whole, before, asked = World(story), list[World](), 0
+    for world in whole.follow():
+        before.append(world.copy())
+    for cut in range(whole.effects):
+        world = next(w for w in reversed(before) if w.effects <= cut).copy()
+        world.cut = cut
+        for _ in world.follow():
+            if world.cut is None and not world.state.jobs.writers and world.by_hand is None and world.unfinished:
+                world.a_person_starts_the_job()
+        if world.by_hand is None:
+            continue
+        assert world.outcome is Outcome.PERSON_NEEDED, f"cut before effect {cut}"
+        asked += 1
+    assert asked > 3
+
+
+@pytest.mark.parametrize("name", ["recovers", "is prepared", "is approved"])
+def test_a_pause_at_any_instant_stops_and_starts_no_job_and_leaves_a_run_that_starts(name: str) -> None:
+    """The world asserts that no job is stopped or started from then on, and nothing moves where nothing had."""
+    story, *_ = STORIES[name]
+    whole, before, in_order = World(story), list[World](), 0
+    for world in whole.follow():
+        before.append(world.copy())
+    for cut in range(whole.effects):
+        world = next(w for w in reversed(before) if w.effects <= cut).copy()
+        world.cut = cut
+        for _ in world.follow():
+            if world.cut is None and not world.state.paused:
+                world.a_person_pauses_it()
+        rollbacks = [r for i in fold(world.events) for r in i.rollbacks]
+        if world.moved_nothing_yet or not rollbacks or world.state.jobs.writers:
+            continue
+        assert world.state.latest_tag == rollbacks[-1].target_tag, f"cut before effect {cut}"
+        assert world.state.checkpoints[-1].tag == rollbacks[-1].target_tag
+        assert world.state.overrides == rollbacks[-1].overrides
+        in_order += 1
+    assert in_order > 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +9,9 @@ import pytest
 from sentinel.judge.detectors.early_warning import EarlyWarning
 from sentinel.plan.actions import AskForSave, to_json
 from sentinel.plan.alerts import alerts_of
+from sentinel.plan.facts import Facts, Readings
 from sentinel.plan.policy import Policy
-from sentinel.plan.turn import Look, next_turn
-from sentinel.vocabulary.sample import Sample
+from sentinel.plan.turn import next_turn
 from tests.plan.looks import look
 from tests.plan.test_recovery_plan import checkpoint
 
@@ -22,10 +21,9 @@ THERE = tuple(checkpoint(step) for step in (800, 900, 995))
 ASKED = {"event": "intent", "action": to_json(AskForSave(500, "")), "time_unix_s": 1.0}
 
 
-def warned(warning: EarlyWarning | None = WARNING, **seen: Any) -> Look:
-    sample = Sample(attempt=1, global_step=1040, time_unix_s=1.0, loss=3.0)
-    series = SimpleNamespace(events=(), last=sample, warning=warning, last_step=1040, alarm=None)
-    return look(**({"checkpoints": THERE, "series": series} | seen))
+def warned(warning: EarlyWarning | None = WARNING, **seen: Any) -> Facts:
+    readings = Readings(last_step=1040, warning=warning)
+    return look(**({"checkpoints": THERE, "readings": readings} | seen))
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from sentinel.act.look import Look
 from sentinel.act.past import Past
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.facts import Outcome
 from sentinel.plan.incident import Event
-from sentinel.plan.look import Look, Outcome
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.turn import next_turn
@@ -53,9 +54,9 @@ def settled(seen: History, *, jobs: JobsSeen = OURS, now: float = 2000.0) -> tup
     applied = incident(status="applied", rollbacks=[LOWER])
     state = run(now_unix_s=now, incidents=(applied,), jobs=jobs, started_rollbacks=frozenset({LOWER.id}))
     state = replace(state, latest_tag=LOWER.target_tag, overrides=LOWER.overrides, tensorboard_past=None)
-    policy = Policy(mode="act", confirm_within_s=60)
-    found = Look(history=seen, series=Series(Thresholds()), run=state, verdict=DIVERGED, events=())
-    turn = next_turn(Past().read(found, policy, lambda _: None), policy)
+    policy = Policy(mode="act", confirm_within_s=60, on_contradicted="stop")
+    found = Look.of(seen, Series(Thresholds()), run=state, verdict=DIVERGED, events=())
+    turn = next_turn(Past().read(found, policy, lambda _: None).facts, policy)
     assert not turn.actions
     return turn.outcome, list(turn.records)
 
@@ -76,8 +77,9 @@ def test_before_the_third_step_nothing_is_settled() -> None:
         (history(0), {"jobs": JobsSeen()}),
         (history(0), {"now": 2061.0}),
         (history(0, at=math.nan), {"now": 2061.0}),  # a log without a clock
+        (history(0, at=3e8), {"now": 2061.0}),
     ],
-    ids=["it has ended", "its job is gone", "it makes no step in time", "it has no clock"],
+    ids=["it has ended", "its job is gone", "it makes no step in time", "it has no clock", "its clock is ahead"],
 )
 def test_where_no_step_is_to_be_expected_the_proof_is_settled_without(seen: History, more: dict[str, Any]) -> None:
     done, events = settled(seen, **more)

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.baseline import Baseline
+from sentinel.plan.baseline import Baseline, baseline_of, filled, with_own_start
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Rollback
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
-from sentinel.plan.mitigation import changed_keys, changes, overrides_for, plain_overrides
+from sentinel.plan.mitigation import changed_keys, changes, not_applied, overrides_for, plain_overrides
+from sentinel.plan.observation import RunState
 from sentinel.plan.proof import prove
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
@@ -433,8 +434,9 @@ def test_a_baseline_of_an_older_log_is_read() -> None:
     assert Baseline.from_json(old) == Baseline(seed=3, full_seqlen=128)
 
 
-def test_the_default_ladder_changes_one_more_thing_at_a_time_and_names_its_hypotheses() -> None:
-    assert [r.name for r in DEFAULT_LADDER] == ["reseed", "reseed + LR warmup x8", "earlier + reseed + SLW"]
+def test_the_default_ladder_ends_with_a_lower_lr_and_names_its_hypotheses() -> None:
+    names = ["reseed", "reseed + LR warmup x8", "earlier + reseed + SLW", "earlier + LR / 4"]
+    assert [r.name for r in DEFAULT_LADDER] == names
     assert len({r.hypothesis for r in DEFAULT_LADDER}) == len(DEFAULT_LADDER)
     assert {f.name for f in fields(Rung)} >= {"skip_samples", "wait_steps", "page"}
 
@@ -564,3 +566,67 @@ def test_a_warmup_by_tokens_is_not_counted_anew_where_random_ltd_has_dropped_som
     with pytest.raises(ConfigError, match="the trainer has not reported how many they are"):
         made(replace(told, random_ltd=ltd), lr_warmup_factor=2.0)
     assert made(replace(told, random_ltd=ltd), lr_factor=0.5).standing.lr == replace(by_tokens, peak=5e-3)
+
+
+LOWERED = replace(WHOLE, lr=replace(WHOLE.lr, peak=2.5e-3), own_peak_lr=1e-2, own_lr_warmup=20, own_clip_grad=2.0)
+AT = {"incident": "incident-2", "rollback": "incident-2-r1", "anchor": Anchor(global_step=30), "new_seed": 9}
+
+
+@pytest.mark.parametrize(
+    ("rung", "peak", "warmup", "clip"),
+    [
+        ({"lr_factor": 0.1}, 1e-3, 60, None),
+        ({"lr_factor": 0.5, "compound": True}, 1.25e-3, 60, None),
+        ({"lr_warmup_factor": 8}, 2.5e-3, 160, None),
+        ({"lr_warmup_factor": 8, "compound": True}, 2.5e-3, 480, None),
+        ({"clip_grad_factor": 0.25}, 2.5e-3, 60, 0.5),
+        ({"clip_grad_factor": 0.5, "compound": True}, 2.5e-3, 60, 0.5),
+    ],
+)
+def test_a_factor_is_of_what_the_run_began_with_unless_it_compounds(
+    rung: dict[str, Any], peak: float, warmup: int, clip: float | None
+) -> None:
+    baseline = replace(LOWERED, clip_grad=1.0)
+    standing = overrides_for(Rung(name="n", hypothesis="h", **rung), baseline, **AT).standing
+    assert standing.lr is not None
+    assert (standing.lr.peak, standing.lr.warmup) == (pytest.approx(peak), warmup)
+    assert standing.clip_grad == (1.0 if clip is None else clip)
+
+
+def test_a_factor_that_would_take_back_an_earlier_lowering_skips_its_rung() -> None:
+    with pytest.raises(ConfigError, match=r"0.25 of the peak LR that the run began with is 0.0025, and it runs with"):
+        overrides_for(Rung(name="n", hypothesis="h", lr_factor=0.25), LOWERED, **AT)
+    with pytest.raises(ConfigError, match="compound says how factors count"):
+        Rung(name="n", hypothesis="h", reseed=True, compound=True)
+
+
+def test_what_the_run_began_with_is_said_where_it_is_not_what_it_trains_with() -> None:
+    made = overrides_for(Rung(name="n", hypothesis="h", lr_factor=0.1), LOWERED, **AT)
+    assert "peak lr 0.0025 -> 0.001 (the run began with 0.01)" in changes(made, LOWERED)
+
+
+def test_the_runs_own_start_is_its_first_attempt_and_not_a_restart_of_sentinels() -> None:
+    first = RunStarted(attempt=1, time_unix_s=0.0, lr_schedule=WHOLE.lr.to_json(), gradient_clipping=1.0)
+    found = with_own_start(replace(LOWERED, own_peak_lr=None, own_lr_warmup=None, own_clip_grad=None), first)
+    assert (found.own_peak_lr, found.own_lr_warmup, found.own_clip_grad) == (1e-2, 60, 1.0)
+    assert with_own_start(BASELINE, replace(first, rollback="incident-1-r1")) == BASELINE
+    assert with_own_start(BASELINE, None) == BASELINE
+
+
+def test_weight_decay_of_a_run_that_decays_nothing_is_known_beforehand_to_change_nothing() -> None:
+    baseline = replace(BASELINE, weight_decay=0.0)
+    made, unseen = (
+        overrides_for(Rung(name="n", hypothesis="h", weight_decay=0.1), baseline, **AT),
+        RunState(now_unix_s=0),
+    )
+    assert "reports 0 for all of them" in (not_applied(made, baseline, unseen) or "")
+    assert not_applied(made, BASELINE, unseen) is None
+
+
+def test_an_lr_rung_over_a_schedule_that_is_no_formula_is_refused_with_the_trainers_reason() -> None:
+    why = "DeepSpeed's WarmupLR warms up along a logarithm"
+    reported = baseline_of(RunStarted(attempt=1, time_unix_s=0.0, lr_schedule_unknown=why))
+    asked_for = filled(reported, BASELINE)  # its arguments have an LR, and another scheduler makes the LR
+    for rung in (Rung(name="n", hypothesis="h", lr_warmup_factor=2), Rung(name="n", hypothesis="h", lr_factor=0.5)):
+        with pytest.raises(ConfigError, match=why):
+            overrides_for(rung, asked_for, **AT)

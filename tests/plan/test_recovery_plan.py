@@ -11,7 +11,6 @@ import pytest
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import (
     Action,
-    AdoptProbe,
     BranchWandb,
     CutTensorBoard,
     FollowBisect,
@@ -20,9 +19,7 @@ from sentinel.plan.actions import (
     QuarantineCheckpoints,
     RestorePinned,
     StartJob,
-    StartProbe,
     StopJob,
-    StopProbe,
     VerifyCheckpoint,
     WriteOverrides,
     describe,
@@ -35,7 +32,7 @@ from sentinel.plan.ladder import Rung
 from sentinel.plan.observation import Checkpoint, JobsSeen, RunState, WandbSeen, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.restart import plan_hang, plan_restart
-from sentinel.plan.rollback import plan_rollback
+from sentinel.plan.rollback import ELSEWHERE, plan_rollback
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule
@@ -102,11 +99,7 @@ def apply(state: RunState, action: Action) -> RunState:
         case RestorePinned(tag):
             back = tuple(replace(c, only_pinned=False) if c.tag == tag else c for c in state.checkpoints)
             return replace(state, checkpoints=back)
-        case AdoptProbe(_, tag, _, _, rollback):
-            adopted = Checkpoint(tag=tag, global_step=int(tag.removeprefix("global_step")), complete=True)
-            there = (*state.checkpoints, adopted)
-            return replace(state, checkpoints=there, adoptions={rollback: True}, tensorboard_past=adopted.global_step)
-        case StartProbe() | StopProbe() | FollowBisect():
+        case FollowBisect():
             return state
         case VerifyCheckpoint(tag):
             seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.checkpoints)
@@ -119,10 +112,9 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
     assert told == {
         "mode": "observe",
         "approve_within_s": 4 * 3600.0,
-        "race": 1,
-        "race_steps": 100,
         "margin_steps": 10,
-        "rollback_budget": 3,
+        "rollback_budget": 4,
+        "on_contradicted": "next",
         "start_budget": 3,
         "max_starts_per_hour": 6,
         "room_for_saves": 2,
@@ -138,8 +130,6 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
         "restart_on_crash": False,
         "restart_on_hang": False,
         "stop_bad_start": False,
-        "wait": "patience",
-        "restart_s": 1800.0,
     }
 
 
@@ -322,8 +312,41 @@ def test_a_pin_beyond_the_target_is_not_moved() -> None:
     assert "global_step70" not in moved.tags
 
 
+@pytest.mark.parametrize(("spent", "least_s", "most_s"), [(1, 5, 15), (2, 10, 30), (3, 20, 60), (40, 300, 900)])
+def test_restarts_after_crashes_wait_longer_and_longer(spent: int, least_s: float, most_s: float) -> None:
+    gone, policy = JobsSeen(), replace(POLICY, restart_on_crash=True, start_budget=99, max_starts_per_hour=99)
+    for last in (1000.0, 1000.37, 1234.5678):
+        waits = [
+            plan_restart(
+                run(jobs=gone, incidents=(), starts_unix_s=(last,), now_unix_s=last + after_s),
+                policy,
+                restarts_spent=spent,
+            ).refusal
+            for after_s in (least_s - 1, most_s)
+        ]
+        assert (waits[0] or "").startswith(f"the job was started {spent} times in a row and is gone again")
+        assert waits[1] is None
+
+
+def test_the_first_restart_after_a_crash_does_not_wait() -> None:
+    state = run(jobs=JobsSeen(), incidents=(), starts_unix_s=(1999.0,))
+    assert plan_restart(state, replace(POLICY, restart_on_crash=True), restarts_spent=0).refusal is None
+
+
+def test_what_a_rollback_loses_is_counted_from_the_line_in_force() -> None:
+    """After an undo the newest attempt is not the line that `latest` names."""
+    state = run(last_step=140, trained_to=88)
+    assert price(decision(), state).lost_steps == 58
+
+
+def test_elsewhere_is_refused_by_its_own_name() -> None:
+    away = run(jobs=JobsSeen(known=False, why_unknown="out of sight", elsewhere=True))
+    refused = (plan_rollback(decision(), away, POLICY), decide(incident(), away, POLICY))
+    assert {plan.refusal for plan in refused} == {ELSEWHERE}
+
+
 def test_an_old_job_that_comes_back_beside_ours_is_stopped_and_ours_is_not() -> None:
-    ours = decision()
+    ours = replace(decision(), known_jobs=("job 7",))
     requeued = JobsSeen(writers=(WriterSeen(id="job 7"), WriterSeen(id="job 9", rollback=ours.id)))
     assert plan_rollback(ours, run(jobs=requeued), POLICY).actions == (StopJob(("job 7",), spare=ours.id),)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from sentinel.act.look import Look
 from sentinel.act.starts import Starts, left_by_others
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident import Event, Proof
-from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.start_audit import Ancestor, Continued, Start, Trail
 from sentinel.plan.start_checks import audit
@@ -299,6 +299,6 @@ def test_a_start_from_scratch_is_told_also_once_latest_names_what_it_has_saved(
     saves = tuple(Checkpoint(tag=f"global_step{step}", global_step=step, complete=True) for step in (10, 40))
     run = RunState(now_unix_s=9.0, checkpoints=saves, latest_tag=latest, last_step=first + 11, step_time_s=0.1)
     verdict = Verdict(kind=VerdictKind.HEALTHY, reason="")
-    look = Look(history=history, series=Series(Thresholds()), run=run, verdict=verdict, events=events)
+    look = Look.of(history, Series(Thresholds()), run=run, verdict=verdict, events=events)
     found = Starts().audit(look)
     assert (found and found.fault) == fault

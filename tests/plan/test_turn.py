@@ -16,16 +16,17 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.baseline import Baseline, OnsetReadings
 from sentinel.plan.evidence import Evidence
+from sentinel.plan.facts import Failure, Memory, Outcome, Readings
 from sentinel.plan.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
+from sentinel.plan.incident_events import decided, fold, opened
 from sentinel.plan.ladder import Rung
-from sentinel.plan.look import Failure, Memory, Outcome
 from sentinel.plan.observation import AttemptSeen, JobsSeen, Sign, WriterSeen
 from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
 from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.plan.looks import DOWN, FINISHED, HEALTHY, STALLED, history, look
-from tests.plan.test_recovery_plan import DIVERGED, checkpoint, decision, incident, run
+from tests.plan.test_recovery_plan import BASELINE, DIVERGED, checkpoint, decision, incident, run
 
 ACT, APPROVE, OBSERVE = (Policy(mode=mode) for mode in ("act", "approve", "observe"))
 RESTART = Policy(mode="act", restart_on_crash=True, restart_on_hang=True)
@@ -116,10 +117,14 @@ NO_INCIDENT: list[Any] = [
 ]  # fmt: skip
 
 
+def begun_undo(half: Incident) -> None:
+    half.undoing, half.undo_after_attempt, half.undo_known_jobs = "incident-1", 1, ("process 41", "process 42")
+
+
 def answer_of(verdict: Verdict, seen: dict[str, Any], policy: Policy) -> tuple[list[str], Any, Outcome | None]:
     seen = {"silent_s": 700.0, "stalled_after_s": 600.0, **seen}
     if seen.pop("undoing", False):
-        seen["incidents"][0].undoing = "incident-1"
+        begun_undo(seen["incidents"][0])
     turn = next_turn(look(verdict=verdict, **seen), policy)
     assert turn.reason
     assert len(turn.actions) <= 1
@@ -244,7 +249,8 @@ REPORT = RunStarted(
         (REPORT, 0, {"now_unix_s": 2900.0}, ["proved"], None),
         (REPORT, 0, {"jobs": GONE}, ["proved"], None),
         (replace(REPORT, seed=None), 3, {}, ["not_verified"], None),
-        (replace(REPORT, seed=3), 3, {}, ["not_proved", "opened", "stopped"], Outcome.PERSON_NEEDED),
+        (replace(REPORT, seed=3), 3, {}, ["not_proved", "rung_failed"], None),  # what runs is as before: the next rung
+        (replace(REPORT, resumed_from=10), 3, {}, ["not_proved", "opened", "stopped"], Outcome.PERSON_NEEDED),  # worse
         (None, 0, {}, [], None),
     ],
 )
@@ -265,7 +271,33 @@ def test_a_change_without_effect_is_an_incident_of_its_own_once() -> None:
         started=replace(REPORT, seed=3), samples=(Sample(attempt=2, global_step=31, time_unix_s=1.0, loss=3.0),) * 3
     )
     told = {"incidents": (rolled("applied"), known), "started_rollbacks": frozenset({MADE.id}), "evidence": found}
-    assert answer_of(DIVERGED, {**seen, **told}, ACT)[0] == ["not_proved", "stopped"]
+    policy = replace(ACT, on_contradicted="stop")
+    assert answer_of(DIVERGED, {**seen, **told}, policy)[0] == ["not_proved", "stopped"]
+    told["incidents"] = (rolled("applied"),)
+    assert answer_of(DIVERGED, {**seen, **told}, policy)[0] == ["not_proved", "opened", "stopped"]
+
+
+def test_a_persons_own_rollback_that_is_contradicted_stops_and_tries_no_rung() -> None:
+    seen = {"jobs": OURS, **CARRIED_OUT, "history": history({1: 9, 2: 3}, started_for={2: MADE.id})}
+    made = (Sample(attempt=2, global_step=31, time_unix_s=1.0, loss=3.0),) * 3
+    found, by_hand = (
+        Evidence(started=replace(REPORT, seed=3), samples=made),
+        replace(rolled("applied"), onset_range=None),
+    )
+    told = {"incidents": (by_hand,), "started_rollbacks": frozenset({MADE.id}), "evidence": found}
+    assert answer_of(HEALTHY, {**seen, **told}, ACT)[0] == ["not_proved", "opened", "stopped"]
+
+
+def test_a_contradicted_rung_is_recorded_as_not_taken_and_the_next_one_is_decided() -> None:
+    seen = {"jobs": OURS, **CARRIED_OUT, "history": history({1: 9, 2: 3}, started_for={2: MADE.id})}
+    made = (Sample(attempt=2, global_step=31, time_unix_s=1.0, loss=3.0),) * 3
+    found = Evidence(started=replace(REPORT, seed=3), samples=made)
+    told = {"incidents": (rolled("applied"),), "started_rollbacks": frozenset({MADE.id}), "evidence": found}
+    turn = next_turn(look(verdict=DIVERGED, **seen, **told), ACT)
+    log = [opened(1, 1, BASELINE, None, reason="…"), decided("decided", "incident-1", MADE), *turn.records]
+    (after,) = fold({**event, "time_unix_s": 1.0} for event in log)
+    assert (after.status, after.tried, after.rollbacks[0].proof) == ("open", 1, Proof.CONTRADICTED)
+    assert (after.rollbacks[0].result or "").startswith("did not take effect: seed")
 
 
 RECOVERED, NOT_YET, NOT_AT_ALL = (
@@ -372,7 +404,7 @@ def test_nothing_is_tried_on_a_job_script_that_is_not_rewritten_or_has_nothing_t
 @pytest.mark.parametrize("mode", ["observe", "approve", "act"])
 def test_an_undo_that_was_cut_short_is_carried_to_its_end_in_mode_act(mode: Mode) -> None:
     half = rolled(status="closed")
-    half.undoing = "incident-1"
+    begun_undo(half)
     turn = next_turn(look(verdict=DIVERGED, incidents=(half,)), Policy(mode=mode))
     assert (turn.undo, turn.pins) == ((half,) if mode == "act" else (), None)
     assert (turn.message is None) is (mode == "act")
@@ -437,8 +469,7 @@ def test_the_checkpoint_that_is_pinned_is_the_newest_whole_one_left_behind_in_he
     verdict: Verdict, policy: Policy, seen: dict[str, Any], tag: str | None
 ) -> None:
     """None: the pins stay as they are."""
-    found = look(verdict=verdict, **seen)
-    found.series.push(Sample(attempt=1, global_step=85, time_unix_s=1.0, loss=3.0))
+    found = look(verdict=verdict, readings=Readings(last_step=85), **seen)
     assert next_turn(found, policy).pins == (None if tag is None else tuple(filter(None, (tag,))))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.act.look import Look
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -14,10 +15,10 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan import incident_events as events
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.decision import Wanted, decide, has_not_healed, onset_past, plan_by_hand, plan_recovery
+from sentinel.plan.facts import Outcome
 from sentinel.plan.incident import Event, Incident, Wait
 from sentinel.plan.incident_events import fold
 from sentinel.plan.ladder import Rung
-from sentinel.plan.look import Look, Outcome
 from sentinel.plan.observation import JobsSeen, RunState
 from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.sentences import sentence
@@ -50,10 +51,8 @@ class Watched:
 
     def turn(self, verdict: Verdict, **state: Any) -> Outcome | None:
         seen: RunState = run(incidents=(self.incident,), **state)
-        look = Look(
-            history=History(), series=Series(Thresholds()), run=seen, verdict=verdict, events=tuple(self.events)
-        )
-        turn = next_turn(look, self._policy)
+        look = Look.of(History(), Series(Thresholds()), run=seen, verdict=verdict, events=tuple(self.events))
+        turn = next_turn(look.facts, self._policy)
         for record in turn.records:
             self._append(record)
         assert not turn.actions, "nothing is done while it waits"

@@ -1,4 +1,4 @@
-"""Drawn incident logs and queues, and all that is told of them: `python -m tests.plan.told_logs` records it anew.
+"""Drawn incident logs and queues, and all that is told of them: `python -m tests.plan.told_logs [SEED ...]`.
 
 The record, tests/data/told_logs.txt, is what an upgrade may not change by accident: a log that a version has written
 means the same to the next one, in where each incident stands, what is paged, what is marked and what the story is.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.incident_log import with_new_names
-from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run, mark_in, resubmission, with_own_head
+from sentinel.jobscript.slurm_jobs import SlurmJob, mark_in, resubmission, with_own_head
+from sentinel.jobscript.whose_jobs import jobs_of_run
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.alerts import alert_states, is_due, unsettled
 from sentinel.plan.annotations import marks, onset_steps, overlays
@@ -25,17 +25,15 @@ from sentinel.plan.sentences import story
 from sentinel.vocabulary.errors import IncidentLogError
 from tests.plan.drawn_situations import Drawn
 from tests.plan.planned_situations import short
+from tests.records import Record
 
-__all__ = ["RECORD", "SEEDS", "recorded", "said"]
-
-RECORD = Path(__file__).parents[1] / "data" / "told_logs.txt"
-SEEDS = range(40)
+__all__ = ["RECORD", "said"]
 
 
-def said(seed: int) -> str:
-    """What is told of a log, and of a queue of Slurm's."""
-    drawn = Drawn(seed)
-    return "\n".join([f"== {seed}", *_of_log(_log(drawn)), *_of_queue(drawn)])
+def said(name: str) -> str:
+    """What is told of the log of that seed, and of its queue of Slurm's."""
+    drawn = Drawn(int(name))
+    return "\n".join([*_of_log(_log(drawn)), *_of_queue(drawn)])
 
 
 def _of_log(events: list[dict[str, Any]]) -> Iterator[str]:
@@ -225,7 +223,7 @@ def _of_queue(drawn: Drawn) -> Iterator[str]:
         known=drawn.one((), ("20",), ("7_1", "22")),
         job_name=drawn.maybe("train", 0.7),
         but={"23"} if drawn.odd() else (),
-    )
+    ).jobs
     yield f"queue: {short([short(job) for job in jobs])}"
     yield f"ours: {[(j.shown, j.waits, j.ended, j.broken_off, j.group) for j in found]}"
     yield f"marks: {[short(mark_in(job.comment)) for job in jobs]}"
@@ -251,11 +249,7 @@ def _job(drawn: Drawn, number: int) -> SlurmJob:
     )
 
 
-def recorded() -> dict[int, str]:
-    """Seed -> what is recorded of its log."""
-    parts = RECORD.read_text(encoding="utf-8").split("== ")[1:]
-    return {int(part.partition("\n")[0]): "== " + part.rstrip("\n") for part in parts}
-
+RECORD = Record("told_logs.txt", said)
 
 if __name__ == "__main__":
-    RECORD.write_text("\n".join(map(said, SEEDS)) + "\n", encoding="utf-8")
+    RECORD.write()

@@ -11,6 +11,7 @@ from sentinel.act.bisect import question_about
 from sentinel.judge.history import History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan import bisect
+from sentinel.plan.bad_start import BadStart
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.bisect import Evidence, Question, answer, next_probes
 from sentinel.plan.bisect_evidence import evidence_of, sound_until
@@ -19,6 +20,8 @@ from sentinel.plan.incident import Incident
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Probe, ProbeResult
+from sentinel.plan.start_audit import Continued, StartAudit
+from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import BatchSizeSchedule, LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, RunStarted
@@ -340,3 +343,72 @@ def test_a_checkpoint_that_was_saved_after_the_weights_had_left_all_proportion_i
     made = question_about(asked, history, replace(RUN, checkpoints=saves), Thresholds(), Policy(), MEANS)
     assert made.probes[CONTROL].tag == "global_step30"
     assert sound_until([replace(s, param_norm=None) for s in line], 60) is None
+
+
+def resumed_late(onset: int, *, parent: bool = True) -> History:
+    """Attempt 2 goes on from step 50 of attempt 1, after the onset."""
+    history = History()
+    for attempt, steps in ((1, range(1, 61)), (2, range(51, 80))):
+        from_parent = {"resumed_from": 50, "parent_attempt": 1 if parent else None} if attempt == 2 else {}
+        if attempt == 1 and not parent:
+            continue
+        history.push(RunStarted(attempt=attempt, time_unix_s=0.0, **from_parent))
+        for step in steps:
+            sample = replace(WINDOW.before[0], attempt=attempt, global_step=step, consumed_samples=BATCH * step)
+            history.push(replace(sample, loss=9.0 if step >= onset else 3.0))
+        if attempt == 1:
+            for step in (20, 40, 50, 60):
+                history.push(CheckpointSaved(attempt=1, time_unix_s=0.0, tag=f"global_step{step}", global_step=step))
+    return history
+
+
+SAVED = replace(
+    RUN, checkpoints=tuple(Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (20, 40, 50, 60))
+)
+LATE = replace(INCIDENT, attempt=2, onset_range=(45, 46), alarm_step=70)
+
+
+def test_after_a_late_resume_the_base_is_before_the_onset_in_the_lineage_or_there_is_no_bisect() -> None:
+    made = question_about(LATE, resumed_late(45), SAVED, Thresholds(), Policy(margin_steps=1), MEANS)
+    assert made.probes[CONTROL].tag == "global_step40", "attempt 2 began at 50, after the onset"
+    assert min(made.window.after) == 41
+    later = replace(LATE, onset_range=(65, 65))
+    made = question_about(later, resumed_late(65), SAVED, Thresholds(), Policy(margin_steps=1), MEANS)
+    assert made.probes[CONTROL].tag == "global_step50", "global_step60 was saved after the step that was resumed from"
+    with pytest.raises(ConfigError, match="a bisect would begin after the onset"):
+        question_about(LATE, resumed_late(45, parent=False), SAVED, Thresholds(), Policy(margin_steps=1), MEANS)
+
+
+@pytest.mark.parametrize(
+    ("resumed", "results", "first", "sure"),
+    [
+        (50, {}, bisect.BAD_START, "likely"),
+        (50, {CONTROL: "calm"}, bisect.BAD_START, "likely"),
+        (50, {CONTROL: "diverged", SKIP: "calm", OTHERS: "diverged"}, bisect.SAMPLES, "sure"),
+        (50, {CONTROL: "diverged"}, bisect.BAD_START, "possible"),
+        (AT - 5, {CONTROL: "diverged", SKIP: "calm", OTHERS: "diverged"}, bisect.BAD_START, "likely"),
+    ],
+)
+def test_a_start_that_the_audit_found_bad_is_the_first_suspect_unless_the_control_diverged_without_it(
+    resumed: int, results: dict[str, str], first: str, sure: str
+) -> None:
+    bad = BadStart(attempt=2, resumed_from=resumed, reason="optimizer state not loaded")
+    asked = question(evidence=Evidence(bad_start=bad))
+    found = answer(asked, {name: result(name, outcome) for name, outcome in results.items()}).ranked
+    assert (found[0].cause, found[0].sure) == (first, sure)
+    assert sum(suspect.cause == bisect.BAD_START for suspect in found) == 1
+    assert any("optimizer state not loaded" in suspect.why for suspect in found)
+
+
+def test_the_bad_start_is_one_of_the_lineage_up_to_the_alarm() -> None:
+    wrong = {"verdict": Continued.NO, "reason": "wrong checkpoint"}
+    audits = {
+        2: StartAudit(attempt=2, resumed_from=50, **wrong),  # type: ignore[arg-type]
+        7: StartAudit(attempt=7, resumed_from=30, **wrong),  # type: ignore[arg-type]
+    }
+    made = question_about(LATE, resumed_late(45), SAVED, Thresholds(), Policy(margin_steps=1), MEANS, audits)
+    assert made.evidence.bad_start == BadStart(attempt=2, resumed_from=50, reason="wrong checkpoint")
+    unknown = {2: StartAudit(attempt=2, resumed_from=50, verdict=Continued.UNKNOWN, reason="")}
+    for others in (unknown, {7: audits[7]}):
+        made = question_about(LATE, resumed_late(45), SAVED, Thresholds(), Policy(margin_steps=1), MEANS, others)
+        assert made.evidence.bad_start is None

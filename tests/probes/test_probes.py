@@ -19,6 +19,7 @@ from sentinel.vocabulary.errors import CheckpointError, ConfigError, SlurmUnavai
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.sample import Record as Line
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
+from tests.adapters.checkpoint_files import deepspeed, digests, hugging_face
 
 TAG, AT, ONSET, ALARM = "global_step40", 40, 45, 60
 
@@ -127,6 +128,14 @@ def test_a_probe_begins_from_a_copy_that_its_trainer_can_overwrite_and_the_next_
 def replace_job(these: Probes, trainers: Trainers) -> Probes:
     these.job_of = trainers.job
     return these
+
+
+def test_a_checkpoint_with_folders_in_it_is_placed_whole_and_placed_again(tmp_path: Path) -> None:
+    tag = hugging_face(tmp_path / "run", 10)
+    deepspeed(tag, 10)
+    for _ in range(2):
+        place_checkpoint(tmp_path / "run", tag.name, tmp_path / "copies", tmp_path / "own")
+    assert digests(tmp_path / "own" / tag.name) == digests(tag)
 
 
 def test_a_copy_that_was_cut_short_is_made_again_and_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -262,7 +271,10 @@ def test_the_first_reading_that_differs_is_named_and_what_was_not_measured_is_no
         (readings(range(AT + 1, ONSET - 1)), "unknown"),
         (readings(range(AT + 1, ALARM + 1), loss=5.5), "calm"),
         (readings(range(AT + 1, ALARM + 1), loss=7.5), "diverged"),
-        (readings(range(AT + 1, ALARM + 1), loss=4.0, seqlen=4), "calm"),
+        (readings(range(AT + 1, ALARM + 1), loss=2.0, seqlen=4), "unknown"),  # shorter: another quantity
+        (readings(range(AT + 1, ALARM - 2), loss=2.0, seqlen=4) + readings(range(ALARM - 2, ALARM + 1)), "unknown"),
+        (readings(range(AT + 1, ONSET), seqlen=4) + readings(range(ONSET, ALARM + 1)), "calm"),
+        (readings(range(AT + 1, ALARM + 1), loss=float("inf"), seqlen=4), "diverged"),
     ],
 )
 def test_an_outcome(samples: list[Sample], outcome: str) -> None:

@@ -33,3 +33,18 @@ def test_the_doctor_tries_a_job_that_sentinel_has_submitted_and_that_has_not_beg
     assert (
         "[launcher] job_name finds it" in CliRunner().invoke(app, ["doctor", "--run", str(tmp_path / "a.toml")]).stdout
     )
+
+
+def test_the_doctor_names_a_job_of_the_runs_name_in_another_work_directory(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        '[run]\nname = "a"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n'
+        '[launcher]\nkind = "slurm"\njob_name = "train"\n'
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    held = ("--hold", "--job-name=train", f"--chdir={elsewhere}", "--wrap=sleep 60")
+    job = cluster.slurm("sbatch", "--parsable", *held, cwd=tmp_path)
+    said = CliRunner().invoke(app, ["doctor", "--run", str(tmp_path / "a.toml")]).stdout
+    assert f"job {job} has this run's job name, and works in {elsewhere}" in " ".join(said.split()), said
+    assert "submission was not tried" in " ".join(said.split()), said
+    cluster.slurm("scancel", job)

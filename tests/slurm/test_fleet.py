@@ -14,6 +14,7 @@ import pytest
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.slurm.queue import Queue, Queues
 from sentinel.daemon.run_files import config_path
+from sentinel.vocabulary.sample import RunStarted, encode
 from tests.e2e.test_fleet import Folder, verdict
 from tests.slurm.cluster import Cluster, until
 
@@ -51,7 +52,7 @@ def test_a_dozen_runs_are_one_query_and_not_a_dozen(cluster: Cluster, counted: P
     for name in names:
         folder.run(name, launcher="slurm", pace_s=0.3)
         path = config_path(name, tmp_path / "runs")
-        launcher = f'job_name = "{name}"\nquery_interval_s = {ASKED_EVERY_S}\n'
+        launcher = f'job_name = "{name}"\nworking_directory = "{tmp_path}"\nquery_interval_s = {ASKED_EVERY_S}\n'
         path.write_text(path.read_text().replace("[watch]", f"{launcher}[watch]"))
         folder.trained(name)
         held = ("sbatch", "--parsable", "--hold", f"--job-name={name}", "--wrap=sleep 300")
@@ -67,6 +68,37 @@ def test_a_dozen_runs_are_one_query_and_not_a_dozen(cluster: Cluster, counted: P
         now_s = time.monotonic()
         assert 1 <= asked <= 1 + (now_s - since_s) / ASKED_EVERY_S  # as often as one run alone asks
         assert recorded <= 2 + (now_s - began_s) / HELD_S
+        cluster.slurm("scancel", jobs["r3"])
+        watch.shows(verdict("r3", "down"), verdict("r4", "pending"))
+        watch.hear(signal.SIGTERM)
+        assert watch.ends() == 0
+
+
+def test_the_jobs_that_twenty_runs_name_are_one_query_and_not_twenty(
+    cluster: Cluster, counted: Path, tmp_path: Path
+) -> None:
+    """Another account's jobs, which the runs' journals name: the account's own queue does not show them."""
+    folder, jobs = Folder(tmp_path), dict[str, str]()
+    for name in (f"r{number}" for number in range(20)):
+        folder.run(name, launcher="slurm", pace_s=0.3)
+        path = config_path(name, tmp_path / "runs")
+        path.write_text(path.read_text().replace("[watch]", f"query_interval_s = {ASKED_EVERY_S}\n[watch]"))
+        held = ("sbatch", "--parsable", "--hold", "--uid=65534", "--wrap=sleep 300")
+        jobs[name] = cluster.slurm(*held, cwd=Path("/"))
+        folder.trained(name)
+        samples = folder.journal(name).read_text()
+        started = RunStarted(attempt=1, time_unix_s=time.time(), job_id=jobs[name])
+        folder.journal(name).write_text(encode(started) + "\n" + samples)
+
+    def queries() -> int:
+        return sum("--jobs=" in line for line in counted.read_text().splitlines())
+
+    with folder.watch("--all") as watch:
+        watch.shows(*(verdict(name, "pending") for name in jobs))
+        since_s, before, turns = time.monotonic(), queries(), turns_of(watch.page())
+        until(lambda: turns_of(watch.page()) >= turns + 20 * len(jobs))
+        asked = queries() - before
+        assert 1 <= asked <= 1 + 2 * (time.monotonic() - since_s) / ASKED_EVERY_S  # some are asked along early
         cluster.slurm("scancel", jobs["r3"])
         watch.shows(verdict("r3", "down"), verdict("r4", "pending"))
         watch.hear(signal.SIGTERM)

@@ -47,7 +47,7 @@ class Run:
 
     def another(self, run: Any = run_command, **changed: Any) -> SlurmLauncher:
         settings: dict[str, Any] = {"query_interval_s": 0.0, "stop_grace_s": 30.0, "job_name": "tr8"}
-        settings |= changed
+        settings |= {"working_directory": self.folder} | changed
         return SlurmLauncher(SlurmClient(run=run), SlurmSettings(run="tr8", state_dir=self.state, **settings))
 
     def submit(self, *options: str, words: Sequence[str] = ()) -> str:

@@ -144,7 +144,7 @@ def carried_out(cluster: Cluster, folder: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "after", [n if n % 8 == 3 else pytest.param(n, marks=pytest.mark.full) for n in range(1, RECORDS + 1)]
+    "after", [n if n % 3 == 0 else pytest.param(n, marks=pytest.mark.soak) for n in range(1, RECORDS + 1)]
 )
 def test_a_daemon_killed_between_any_two_actions_is_taken_up_by_the_next(
     cluster: Cluster, ill: Path, after: int

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.act.look import Look
 from sentinel.act.starts import Starts
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.start_audit import Continued, StartAudit
 from sentinel.sources.log_file import read_log
@@ -51,7 +51,7 @@ def audited(path: Path, values: Values, *, every: int, over: int) -> StartAudit 
     saved = Checkpoint(tag=f"global_step{save}", global_step=save, complete=True)
     run = RunState(now_unix_s=0.0, checkpoints=(saved,), latest_tag=saved.tag, last_step=save + 20 * every)
     verdict = Verdict(kind=VerdictKind.FINISHED, reason="")
-    return Starts().audit(Look(history=history, series=Series(Thresholds()), run=run, verdict=verdict, events=()))
+    return Starts().audit(Look.of(history, Series(Thresholds()), run=run, verdict=verdict, events=()))
 
 
 @pytest.mark.parametrize("every", [1, 10])

@@ -37,6 +37,7 @@ def read(path: Path, **columns: str) -> tuple[list[tuple[int, int, float]], list
 
 TRAINING = [f"step {100 * i}/20000 | train_loss {loss(i)} | 99 ms" for i in STEPS]
 INNER = [f"ttt_progress: batch {i}/782 batch_loss:{2.5 + i / 1000} running_bpb:1.1" for i in range(1, 80, 5)]
+OF_STEPS = [(1, i, loss(i)) for i in STEPS]
 OF_TRAINING = [(1, 100 * i, loss(i)) for i in STEPS]
 
 
@@ -94,6 +95,20 @@ OF_RL = [
     f"step {i} | policy_loss: 0.01{i} | reward: 1.{i} | kl: 0.00{i}\nAverage loss: 0.0{i} at step {i}" for i in STEPS
 ]
 IN_DICTS = [f"{{'loss': 0.0{i}, 'reward': 0.5, 'kl': 0.01, 'learning_rate': 1e-06, 'epoch': 0.1}}" for i in STEPS]
+OF_RL_ALONE = (
+    "step {i} | loss= 0.0{i} reward_mean= 0.4{i} lr= 1e-06",
+    "Step {i}: loss=0.0{i} mean_reward=0.4{i} lr=1e-06",
+    "[step {i}] loss=0.0{i} mean_r=0.4{i} resp_tokens=81{i}",
+    "iter {i}: loss 0.0{i}, resp_tokens=81{i}, time 12ms",
+    "step {i}/100 loss: 0.0{i} avg_return: 12.{i}",
+    "step={i} loss=0.0{i} clip_frac=0.1{i} entropy=0.5",
+    "step {i} loss 0.0{i} kl 0.1{i} entropy 0.5{i}",
+    "step {i} loss 0.0{i} advantages/mean: 0.1{i}",
+    "{{'loss': 0.0{i}, 'grad_norm': 1.5, 'learning_rate': 1e-06, 'completions/mean_length': 51{i}.5, 'epoch': 0.{i}}}",
+    "GRPO:  12%|#  | {i}/100 [01:20<09:50, 13.4s/it, loss=0.0{i}, reward_mean=0.4{i}]",
+    '{{"step": {i}, "loss": 0.0{i}, "mean_reward": 0.4{i}}}',
+    "{i}: loss 0.0{i}\nmean reward 0.{i}",
+)
 IN_JSON = [json.dumps({"step": i, "loss": i / 100, "reward/mean": 0.5, "objective/kl": 0.01}) for i in STEPS]
 IN_CSV = ["step,loss,policy_loss,reward", *(f"{i},{i / 100},0.1,1.5" for i in STEPS)]
 
@@ -105,14 +120,49 @@ def test_a_log_of_reinforcement_learning_is_refused_unless_its_loss_is_named(
     tmp_path: Path, lines: list[str], name: str
 ) -> None:
     path = written(tmp_path, *lines, name=name)
-    with pytest.raises(ConfigError, match=r"reinforcement learning \(it has a .* and .*--column loss=NAME"):
+    with pytest.raises(ConfigError, match=r"reinforcement learning \(it has an? .*--loss NAME"):
         read(path)
     samples, _, _ = read(path, loss="policy_loss" if "policy_loss" in lines[0] else "loss")
     assert len(samples) == 12
 
 
+@pytest.mark.parametrize("form", OF_RL_ALONE)
+def test_reinforcement_learning_is_recognised_by_one_number_that_nothing_else_has(tmp_path: Path, form: str) -> None:
+    path = written(tmp_path, *(form.format(i=i) for i in STEPS))
+    with pytest.raises(ConfigError, match=r"reinforcement learning .*--loss NAME"):
+        read(path)
+
+
+def test_a_named_loss_of_a_bar_is_read_as_the_bar_shows_it_last(tmp_path: Path) -> None:
+    bar = "\rGRPO:  12%|#  | {i}/100 [01:20<09:50, 13.4s/it, loss={loss}, reward_mean=0.5]"
+    drawn = [bar.format(i=i, loss=loss(i) + again) for i in STEPS for again in (2, 1, 0)]
+    assert read(written(tmp_path, *drawn), loss="loss")[0] == OF_STEPS
+
+
+def test_the_settings_of_a_framework_for_both_kinds_of_training_are_no_sign(tmp_path: Path) -> None:
+    settings = [
+        "kl_coef: 0.1 entropy_coef: 0.01",
+        "reward_weight: 1.0",
+        "rollout_len: 512",
+        "adv_norm: 1",
+        "clip_frac: 0.2",
+    ]
+    lines = [*settings, *(f"step {i} loss {loss(i)}" for i in STEPS)]
+    assert read(written(tmp_path, *lines))[0] == OF_STEPS
+
+
 @pytest.mark.parametrize(
-    "extra", ["rewards/chosen: 0.5 rewards/margins: 0.1 kl: 0.2", "kl: 0.3", "value: 3 policy: cosine"]
+    "extra",
+    [
+        *("rewards/chosen: 0.5 rewards/margins: 0.1 kl: 0.2", "kl: 0.3", "value: 3 policy: cosine"),
+        *("chosen_reward=1.25 reject_reward=0.5 reward_margin=0.75 acc_mean=0.8", "entropy: 5.1", "reward: null"),
+        *(
+            "clip_grad: 1.0 clip=100 clip_coef: 1.0 grad_clipped: 0.5",
+            "padv: 3 response: 2",
+            "cross_entropy: 2.1 kl: 0.1",
+        ),
+        *("act_mem: 12.5 act_loss_scale: 1.0", "returned: 5 return code: 0", "reward_bench/score: 0.7"),
+    ],
 )
 def test_one_word_of_reinforcement_learning_and_the_rewards_of_preferences_are_no_sign_of_it(
     tmp_path: Path, extra: str

@@ -8,6 +8,7 @@ import pytest
 
 from sentinel.config import Config, load_config
 from sentinel.daemon.doctor import journal
+from sentinel.daemon.finding import adapters_of
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts import alerts_of
@@ -72,11 +73,11 @@ def test_a_log_with_two_readings_is_not_judged_and_the_reason_is_paged(tmp_path:
         assert look.verdict.kind is VerdictKind.BLIND
         assert "train_loss" in look.verdict.reason
         assert "[source] loss = NAME" in look.verdict.reason
-    assert not next_turn(look, config.policy).actions
-    alerts = {alert.topic: alert.reason for alert in alerts_of(look, config.policy, None)}
+    assert not next_turn(look.facts, config.policy).actions
+    alerts = {alert.topic: alert.reason for alert in alerts_of(look.facts, config.policy, None)}
     assert alerts["blind"] == look.verdict.reason
     if not late:
-        assert [f.sentence for f in journal(config) if f.what != "ladder"] == [look.verdict.reason]
+        assert [f.sentence for f in journal(config, adapters_of(config)) if f.what != "ladder"] == [look.verdict.reason]
 
 
 def test_a_name_in_the_configuration_decides_which_loss_is_judged(tmp_path: Path) -> None:
@@ -108,7 +109,9 @@ def test_a_doctor_says_of_a_log_that_nothing_in_it_is_a_step(tmp_path: Path) -> 
         '[run]\nname = "a"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n[source]\nkind = "log"\npath = "a.log"\n'
     )
     config = load_config(tmp_path / "a.toml")
-    said = [f.sentence for f in journal(config) if f.what != "ladder"]
+    said = [f.sentence for f in journal(config, adapters_of(config)) if f.what != "ladder"]
     assert said == [f"{tmp_path / 'a.log'}: no training step found, or no such file; see docs/SOURCES.md"]
     (tmp_path / "a.log").write_text(megatron(1) + "\n" + megatron(2) + "\n")
-    assert "attempt 1, 2 samples; its last sample, of step 2, has no time" in [f.sentence for f in journal(config)]
+    assert "attempt 1, 2 samples; its last sample, of step 2, has no time" in [
+        f.sentence for f in journal(config, adapters_of(config))
+    ]

@@ -11,12 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.checkpoints import probe_folder
-from sentinel.plan.incident import Race
-from sentinel.plan.incident_events import event, race_begun
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import LayerVariance, Record, RunFinished, RunStarted, Sample, encode
-from tests.probes.test_racing import entrant
 
 HOSTILE = "</script ></script><script>window.broken=1</script><img src=x onerror='window.broken=1'><!--"
 
@@ -96,22 +92,6 @@ def falls_ill_again(folder: Path) -> None:
     opens |= {"reason": "again", "baseline": {"seed": 0, "lr": None, "seqlen": None}}
     with (folder / "state" / "incidents.jsonl").open("a") as file:
         file.write(dump_json(opens) + "\n")
-
-
-def rungs_raced(folder: Path) -> None:
-    """Two probes of incident-1 from step 180 on: the first has lost, the second is the run's attempt 3 since."""
-    lost, won = (replace(entrant(f"incident-1-p{n}"), rung=rung) for n, rung in ((1, "LR / 2"), (2, "LR / 8")))
-    begun = race_begun("incident-1", Race(entrants=(lost, won), until_step=230))
-    adopted = {"probe": won.id, "tag": "global_step230", "global_step": 230}
-    ended = event("race_ended", "incident-1", winner=adopted, reason="it is the healthiest", standings=[])
-    with (folder / "state" / "incidents.jsonl").open("a") as file:
-        file.writelines(dump_json(told | {"time_unix_s": 1_700_000_800.0}) + "\n" for told in (begun, ended))
-    for probe, loss in ((lost, 3.5), (won, 2.8)):
-        own = probe_folder(folder / "checkpoints", "incident-1", probe.id)
-        told = RunStarted(attempt=3, time_unix_s=1_700_000_750.0 + loss, parent_attempt=1, rollback=probe.id)
-        write_attempt(own, 3, [told, *(sample(3, step, loss) for step in range(181, 231))])
-        (own / "attempts" / "0001.jsonl").hardlink_to(folder / "state" / "attempts" / "0001.jsonl")
-    (folder / "state" / "attempts" / "0003.jsonl").hardlink_to(own / "attempts" / "0003.jsonl")
 
 
 def configuration(folder: Path) -> Path:

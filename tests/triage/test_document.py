@@ -38,23 +38,6 @@ def test_attempts_are_curves_of_their_own_and_nan_is_in_them(document: dict[str,
     assert np.isnan(np.frombuffer(values, "<f4")[-1])
 
 
-def test_a_probe_that_lost_its_race_is_a_branch_beside_the_attempts_until_it_is_purged(tmp_path: Path) -> None:
-    written(tmp_path)
-    runs.rungs_raced(tmp_path)
-    made = again(tmp_path)
-    assert made["branches"] == [{"branch": "incident-1-p1", "rung": "LR / 2", "became": "lost the race"}]
-    assert [(a["attempt"], a["mitigation"]) for a in made["attempts"]] == [(1, None), (2, "reseed"), (3, "LR / 8")]
-    loss = next(chart for chart in made["charts"] if chart["name"] == "loss")
-    assert [curve["attempt"] for curve in loss["curves"]] == [1, 2, 3]
-    (beside,) = loss["branches"]
-    assert beside["branch"] == "incident-1-p1"
-    assert np.frombuffer(base64.b64decode(beside["steps"]), "<u4").tolist() == list(range(181, 231))
-    assert np.frombuffer(base64.b64decode(beside["values"]), "<f4").mean() == pytest.approx(3.5, abs=0.02)
-    app(["purge", "incident-1", "--run", str(tmp_path / "tiny.toml"), "--yes"], standalone_mode=False)
-    assert not list(tmp_path.rglob("race"))
-    assert again(tmp_path)["branches"] == []
-
-
 def again(folder: Path) -> dict[str, Any]:
     page = folder / "report.html"
     app(["triage", "--run", str(folder / "tiny.toml"), "-o", str(page)], standalone_mode=False)

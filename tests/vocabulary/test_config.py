@@ -11,6 +11,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 import pytest
 
 from sentinel.config import Config, load_config, template
+from sentinel.config.removed_keys import REMOVED
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
@@ -115,6 +116,29 @@ def test_a_key_is_read_under_its_old_name_with_a_warning(tmp_path: Path, caplog:
     path.write_text(f"{old}deliver_within_s = 8\n")
     with pytest.raises(ConfigError, match=r"\[paging\] has last_words_s and deliver_within_s, which are one key"):
         load_config(path)
+
+
+def test_a_removed_key_is_a_warning_that_names_the_release_and_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, keys = tmp_path / "tr8.toml", {"race": "3", "race_steps": "60", "wait": '"priced"', "restart_s": "600"}
+    lines = "".join(f"{key} = {value}\n" for key, value in keys.items())
+    path.write_text(f'[run]\nname = "tr8"\ncheckpoints = "ckpts"\n[policy]\n{lines}hold_steps = 7\n')
+    assert load_config(path).policy == Policy(hold_steps=7)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert [w.partition(" was removed in 0.1.0 and is ignored: delete the line. ")[0] for w in warnings] == [
+        f"{path}: [policy] {key}" for key in keys
+    ]
+    assert all(w.endswith(".") for w in warnings)
+    path.write_text('[run]\nname = "tr8"\ncheckpoints = "ckpts"\npolicy = 3\n')
+    with pytest.raises(ConfigError, match="policy"):
+        load_config(path)
+
+
+def test_a_removed_key_is_no_key_any_more() -> None:
+    tables = get_type_hints(Config)
+    for name, keys in REMOVED.items():
+        assert not keys.keys() & {f.name for f in dataclasses.fields(tables[name])}
 
 
 def test_a_file_that_is_not_there_is_said_with_the_way_to_make_one(tmp_path: Path) -> None:

@@ -49,11 +49,7 @@ AREAS: tuple[Area, ...] = (
     Area(
         name="checkpoints of trainers",
         code=tuple(f"sentinel/adapters/checkpoints/{name}.py" for name in ("walk", "probes", "layouts")),
-        tests=(
-            "tests/adapters/test_checkpoint",
-            "tests/adapters/test_what_may_be_old.py",
-            "tests/probes/test_racing.py",
-        ),
+        tests=("tests/adapters/test_checkpoint", "tests/adapters/test_what_may_be_old.py"),
     ),
     Area(
         name="bisect",
@@ -62,7 +58,7 @@ AREAS: tuple[Area, ...] = (
     ),
     Area(
         name="probes and witnesses",
-        code=tuple(f"sentinel/act/{name}.py" for name in ("probes", "racing", "starts", "witnesses")),
+        code=tuple(f"sentinel/act/{name}.py" for name in ("probe_guard", "probes", "starts", "witnesses")),
         tests=("tests/probes", "tests/daemon/test_overlap.py", "tests/adapters/test_perform.py"),
     ),
     Area(

@@ -14,6 +14,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
@@ -62,16 +63,20 @@ class Answers:
 
     def _to(self, head: bytes) -> bytes:
         line, _, rest = head.partition(b"\r\n")
+        try:
+            headers: Message = http.client.parse_headers(io.BytesIO(rest))
+            is_too_large = False
+        except http.client.HTTPException:
+            headers, is_too_large = Message(), True
+        # before anything else: who has no password is not told what is wrong with a request
+        if self._password is not None and not _admits(self._password, headers.get("Authorization")):
+            return _plain(HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", 'Basic realm="sentinel", charset="UTF-8"'))
         words = line.decode("latin-1").split(" ")
         folded = b"\r\n " in head or b"\r\n\t" in head  # long out of use, but for smuggling lines into an answer
         if len(words) != 3 or not words[2].startswith("HTTP/1.") or folded:
             return _plain(HTTPStatus.BAD_REQUEST)
-        try:
-            headers = http.client.parse_headers(io.BytesIO(rest))
-        except http.client.HTTPException:
+        if is_too_large:
             return _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        if self._password is not None and not _admits(self._password, headers.get("Authorization")):
-            return _plain(HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", 'Basic realm="sentinel", charset="UTF-8"'))
         method, (path, _, query) = words[0], words[1].partition("?")
         request = (method, path, query, headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
         now = self._clock()

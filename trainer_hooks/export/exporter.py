@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer_hooks.export.answers import Answers
+from trainer_hooks.export.certificate import Certificate
 from trainer_hooks.export.metrics_server import MetricsServer, listen
 from trainer_hooks.export.step_collector import StepCollector
+from trainer_hooks.regular_files import read_regular
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,10 @@ class ExporterSettings:
     """How long a maximum shows, in seconds. Two of Prometheus's default scrape intervals of a minute, so that one
     failed scrape loses nothing; to be raised with the interval."""
 
+    most_layers: int = 128
+    """Layers that /metrics shows, each with two series. Of a model with more it shows none; the journal has all. 0 for
+    fleets of more than a hundred runs in one Prometheus (docs/EXPORTER.md)."""
+
 
 class Exporter:
     """The server, announced to Prometheus's file_sd as STATE_DIR/scrape.json. Raises what is wrong in the settings."""
@@ -84,7 +90,7 @@ class Exporter:
         with contextlib.suppress(FileNotFoundError):  # the whole folder, it may be: nothing is announced
             if self.announced is not None:
                 path, groups = self.announced
-                if json.loads(path.read_text(encoding="utf-8")) == groups:  # else another attempt has since
+                if json.loads(read_regular(path)) == groups:  # else another attempt has since
                     _write(path, [])
 
 
@@ -114,7 +120,7 @@ def _password(settings: ExporterSettings) -> bytes | None:
         return None
     if settings.user is None or settings.password_file is None:
         raise ValueError("basic authentication needs both a user and a password_file")
-    password = Path(settings.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    password = read_regular(Path(settings.password_file)).decode().rstrip("\r\n")
     if not settings.user or not password:
         raise ValueError(
             f"basic authentication needs a user and a password; {settings.password_file} holds the password"
@@ -128,23 +134,8 @@ def _tls(settings: ExporterSettings) -> Callable[[], ssl.SSLContext] | None:
         if settings.key is not None:
             raise ValueError("a key needs its certificate")
         return None
-    certificate, key = Path(settings.certificate), Path(settings.key or settings.certificate)
-    context, known = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), (0, 0)
-
-    def take_up() -> None:
-        nonlocal known
-        written = certificate.stat().st_mtime_ns, key.stat().st_mtime_ns
-        if written != known:
-            context.load_cert_chain(certificate, key, password=lambda: b"")  # or OpenSSL would ask at the terminal
-            known = written
-
-    def current() -> ssl.SSLContext:
-        with contextlib.suppress(OSError):  # during a renewal the old one serves
-            take_up()
-        return context
-
-    take_up()
-    return current
+    certificate = Path(settings.certificate)
+    return Certificate(certificate, certificate if settings.key is None else Path(settings.key)).current
 
 
 def target(host: str, port: int) -> str:

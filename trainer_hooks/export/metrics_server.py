@@ -28,6 +28,7 @@ _SAVED_UP_S = 0.01
 _LONGEST_PAUSE_S = 1.0  # between two connections, however much the first has cost: debts beyond it are forgiven
 _BACKLOG = 32  # connections that may wait in the kernel's queue
 _MOST_CONNECTIONS = 64
+_MOST_OF_AN_ADDRESS = 16  # beyond it the oldest connection of that address is closed, and none of another
 _COMES_BACK_S = 1.0
 _CHECKS_ITSELF_S = 10.0
 _CLOSE_S = 5.0
@@ -91,7 +92,7 @@ class MetricsServer:
         self._answer = answer
         self._tls = tls
         self._failed = failed
-        self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._connections: dict[asyncio.Task[None], str] = {}  # with the client's address; the oldest first
         self._loop: asyncio.AbstractEventLoop | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._closing = threading.Event()
@@ -147,27 +148,34 @@ class MetricsServer:
             while not self._closing.is_set():
                 if (accepted := await self._next()) is None:
                     continue
-                if len(self._connections) >= _MOST_CONNECTIONS:
-                    oldest = next(iter(self._connections))
-                    self._forget(oldest)
-                    oldest.cancel()
+                client, address = accepted
+                self._make_place_for(address)
                 tls = None if self._tls is None else self._tls()
-                connection = asyncio.get_running_loop().create_task(converse(accepted, tls, self._answer))
+                connection = asyncio.get_running_loop().create_task(converse(client, tls, self._answer))
                 connection.add_done_callback(self._forget)
-                self._connections[connection] = None
+                self._connections[connection] = address
                 await asyncio.sleep(allowance.wait_s(time.thread_time(), time.monotonic()))
         finally:
             if self._connections:
                 await asyncio.wait(set(self._connections), timeout=1.0)  # the end of the loop cancels the others
             self._connections.clear()
 
+    def _make_place_for(self, address: str) -> None:
+        of_it = [connection for connection, other in self._connections.items() if other == address]
+        if len(of_it) < _MOST_OF_AN_ADDRESS:
+            of_it = [*self._connections] if len(self._connections) >= _MOST_CONNECTIONS else []
+        for oldest in of_it[:1]:
+            self._forget(oldest)
+            oldest.cancel()
+
     def _forget(self, connection: asyncio.Task[None]) -> None:
         self._connections.pop(connection, None)
 
-    async def _next(self) -> socket.socket | None:
-        """The next connection; None after a while without any. OSError where the socket is no longer ours."""
+    async def _next(self) -> tuple[socket.socket, str] | None:
+        """The next connection and its address; None after a while without any. OSError where the socket is no longer
+        ours."""
         try:
-            connection, _ = self._listening.accept()
+            connection, place = self._listening.accept()
         except BlockingIOError:
             await self._wait_for_connection()
         except OSError as error:
@@ -176,7 +184,7 @@ class MetricsServer:
             await asyncio.sleep(_COMES_BACK_S)
         else:
             connection.setblocking(False)
-            return connection
+            return connection, str(place[0])
         return None
 
     async def _wait_for_connection(self) -> None:

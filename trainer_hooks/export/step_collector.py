@@ -100,6 +100,7 @@ class StepCollector(Collector):
         errors: Callable[[], int] = lambda: 0,
         layers: Callable[[], LayerVariance | None] = lambda: None,
         window_s: float = 120.0,
+        most_layers: int = 128,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 1 <= window_s < math.inf:
@@ -107,6 +108,7 @@ class StepCollector(Collector):
         self._labels = [run, str(attempt)]
         self._errors = errors
         self._layers = layers
+        self._most_layers = most_layers  # with more than these, the layers are in the journal alone
         self._clock = clock
         self._totals = Totals(window_s=window_s)
 
@@ -134,7 +136,7 @@ class StepCollector(Collector):
         for metric in metrics.SAMPLE_METRICS:
             if metric.field in maxima:
                 yield self._gauge(metric.maximum_name, maxima[metric.field])
-        if (reading := self._layers()) is not None:
+        if (reading := self._layers()) is not None and len(reading.layers) <= self._most_layers:
             yield from self._of_layers(reading)
 
     def _of_layers(self, reading: LayerVariance) -> Iterator[Metric]:

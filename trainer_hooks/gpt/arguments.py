@@ -17,6 +17,7 @@ from sentinel.vocabulary.overrides import Free
 from sentinel.vocabulary.pacing import BatchSizeSchedule, Shortening
 from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, curriculum_learning, data_efficiency
 from trainer_hooks.gpt.model import PRESETS, Shape
+from trainer_hooks.regular_files import read_regular
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -167,11 +168,11 @@ def users_own(settings: argparse.Namespace) -> tuple[dict[str, Any], DataEfficie
     if path is None:
         return {}, DataEfficiency()
     try:
-        config = load_object(path.read_text(encoding="utf-8"))
+        config = load_object(read_regular(path).decode())
         seqlen, told = curriculum_learning(config), data_efficiency(config) or DataEfficiency()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    except (LineError, ConfigError) as error:
+    except (LineError, ConfigError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if seqlen is not None and told.seqlen is not None:
         raise ConfigError(f"{path}: curriculum_learning and data_efficiency both pace the sequence length; leave one")

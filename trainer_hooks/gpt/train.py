@@ -17,6 +17,9 @@ from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
 from sentinel.vocabulary.sample import Sample
+from trainer_hooks.control.start import agreed_start
+from trainer_hooks.control.step_requests import SIGTERM, StepRequests
+from trainer_hooks.errors import Guard
 from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.arguments import deepspeed_config, shape, users_own, with_free_options
 from trainer_hooks.gpt.data import Corpus, load_corpus
@@ -26,7 +29,7 @@ from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
-from trainer_hooks.restart import SaveRequest, decision_facts, due, largest_of_ranks, read_overrides
+from trainer_hooks.restart import decision_facts, due
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
 
 FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
@@ -45,8 +48,10 @@ class Trainer:
     def __init__(self, settings: argparse.Namespace) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.stop_asked = False
-        self.save_request = SaveRequest(settings.state_dir)
-        self.overrides = read_overrides(settings.state_dir)
+        start = agreed_start(settings.state_dir)
+        guard = Guard()
+        self.requests = StepRequests.of_training(settings.state_dir, guard, start.levels)
+        self.overrides = start.overrides
         self.standing = self.overrides.standing if self.overrides else TrainingSettings()
         self.settings = settings = with_free_options(settings, self.standing.free)
         own_json, told = users_own(settings)
@@ -77,6 +82,8 @@ class Trainer:
             applies=CHANGES,
             trainer="the reference GPT trainer",
         )
+        self.hook.saves_to(settings.save)
+        guard.outer = self.hook.guard  # counted in sentinel_hook_errors_total
         model.report_logits_to(self.hook.report_logits)
         adam = AdamSettings.of(self.engine)
         self.progress, rng = checkpoint.load(self.engine, settings.save)
@@ -119,6 +126,7 @@ class Trainer:
             reason = f"error: {type(error).__name__}: {error}"
             raise
         finally:
+            self.requests.close()
             self.hook.close(reason)
             if self.scalars is not None:
                 self.scalars.close()
@@ -254,8 +262,5 @@ class Trainer:
 
     def _asked(self) -> tuple[str | None, bool]:
         """Why to stop, where any rank was asked to, and whether a save is due; the same answer on all ranks."""
-        first, settings = self.rank == 0, self.settings
-        asked = 2 * self.stop_asked or int(first and (settings.state_dir / "KILL").exists())
-        save = int(first and self.save_request.is_new() and self.saved_step != self.number)
-        stop, save = largest_of_ranks((asked, save), self.engine.device)
-        return {0: None, 1: "kill_file", 2: "sigterm"}[stop], bool(save)
+        due = self.requests.at_boundary(stop=SIGTERM if self.stop_asked else 0)
+        return due.stop, due.save and self.saved_step != self.number

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
@@ -21,11 +20,13 @@ from transformers import TrainerCallback
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import Overrides
+from trainer_hooks.control.start import agreed_start
+from trainer_hooks.control.step_requests import StepRequests
 from trainer_hooks.errors import Guard
 from trainer_hooks.hook import Hook, Position, attach, state_folder
 from trainer_hooks.integrations.accelerate_engine import AccelerateEngine, why_no_engine
 from trainer_hooks.integrations.huggingface_applied import Applied, Progress
-from trainer_hooks.restart import SaveRequest, agreed_overrides, largest_of_ranks
+from trainer_hooks.ranks import ranks_of_world
 
 _KEY = "sentinel"
 """The callback's state among the `stateful_callbacks` of trainer_state.json. Not by ExportableState: Trainer's next
@@ -65,13 +66,12 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._by_script = tuple(applies)
         trainers_name = "Hugging Face's Trainer (StabilityCallback)"
         self._attach_options = {"trainer": trainers_name, **attach_options}
-        self._folder = Path()
         self._engine: Any = None
         self._applied: Applied | None = None
         self._lr_warmup_steps: int | None = None
         self._watching: Any = None  # the handle of the engine's forward hook
-        self._agree_on_files = self._killed = False
-        self._save_request: SaveRequest | None = None
+        self._requests: StepRequests | None = None
+        self._stopped: str | None = None  # Why all ranks were asked to stop
 
     @property
     def errors(self) -> int:
@@ -83,8 +83,10 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         attempt runs with. OverridesError where a decided change can't be applied."""
         with self._guard("attach"):
             self._end("error: training began anew")  # Trainer does so with a smaller batch after an out-of-memory
-        self._folder = state_folder(self._attach_options.get("state_dir"), self._attach_options.get("run", "run"))
-        decided = agreed_overrides(self._folder)
+        folder = state_folder(self._attach_options.get("state_dir"), self._attach_options.get("run", "run"))
+        start = agreed_start(folder)
+        decided, self._stopped = start.overrides, None
+        self._requests = StepRequests.of_training(folder, self._guard, start.levels)
         with self._guard("attach") if decided is None else _refusing():
             if (why := why_no_engine(self._trainer)) is not None:
                 raise TypeError(f"this training can't be measured: {why}")
@@ -94,10 +96,10 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         with self._guard("attach"):
             if self._applied is not None:
                 self._begin(self._engine, args, state, self._applied)
-        with self._guard("agree with the other ranks"):  # one that does not ask for the file would be waited for
-            self._save_request = SaveRequest(self._folder)
-            (absent,) = largest_of_ranks((int(self.hook is None),), args.device)
-            self._agree_on_files = not absent
+        with self._guard("join the other ranks"):
+            if self.hook is None:  # the calls that the other ranks' hooks make
+                ranks_of_world().union(None)  # they learn that this rank measures nothing
+                ranks_of_world().new_channel()  # of their signs of life: the numbers stay the same on all ranks
 
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Before a step's first micro-batch."""
@@ -120,10 +122,10 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             if self._applied is not None:
                 self._applied.update_made()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         """After the update and before a save: leaves word for a restart in what becomes trainer_state.json; ends the
-        training where a person asks for it by the file KILL in the state folder, and saves where SAVE is written there.
-        """
+        training, on all ranks after the same step, where a person asks for it by the file KILL in the state folder, and
+        saves where SAVE is written there."""
         with self._guard("leave word for a restart"):
             if self._applied is not None:
                 progress = self._applied.progress
@@ -132,14 +134,14 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                     progress.loss_minimum = tuple(self.hook.loss_minimum.state())
                 self._applied.note(int(state.global_step))
                 state.stateful_callbacks[_KEY] = progress.to_json()
-        with self._guard("look for the files KILL and SAVE"):
-            if self._agree_on_files:
-                asked, request = (0, 0), self._save_request
-                if state.is_world_process_zero and request is not None:
-                    asked = int((self._folder / "KILL").exists()), int(request.is_new())
-                self._killed, save = map(bool, largest_of_ranks(asked, args.device))
-                control.should_training_stop = control.should_training_stop or self._killed
-                control.should_save = control.should_save or save
+        with self._guard("count what is fed"):
+            if self._applied is not None:
+                self._applied.step_made(int(state.global_step))
+        if self._requests is not None:  # on every rank at every step, whatever has failed above: the others count on it
+            due = self._requests.at_boundary()
+            self._stopped = self._stopped or due.stop
+            control.should_training_stop = control.should_training_stop or due.stop is not None
+            control.should_save = control.should_save or due.save
 
     def on_evaluate(
         self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
@@ -164,8 +166,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """Reports the end of train(), planned or by a callback. An error ends the process: see `close_at_exit`."""
         with self._guard("report the end"):
             at, planned = int(state.global_step), int(state.max_steps)
-            stopped = "kill_file" if self._killed else f"stopped: at step {at} of {planned}"
-            self._end("finished" if at >= planned else stopped)
+            self._end("finished" if at >= planned else self._stopped or f"stopped: at step {at} of {planned}")
 
     def _apply(self, state: Any, loader: Any, decided: Overrides | None) -> Applied:
         progress = Progress()
@@ -190,8 +191,9 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             applies=applied.applies,
             **self._attach_options,
         )
-        self._killed, self._lr_warmup_steps = False, None
+        self._lr_warmup_steps = None
         self._guard.outer = self.hook.guard  # counted in sentinel_hook_errors_total
+        self.hook.saves_to(args.output_dir)
         self.hook.close_at_exit()
         with self._guard("count what is fed"):
             self._watching = engine.register_forward_pre_hook(self._forward, with_kwargs=True)
@@ -237,6 +239,9 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def _end(self, reason: str) -> None:
         hook, self.hook, self._guard.outer = self.hook, None, None
         applied, self._applied = self._applied, None
+        requests, self._requests = self._requests, None
+        if requests is not None:
+            requests.close()
         with self._guard("leave the trainer as it was"):
             if applied is not None:
                 applied.close()

@@ -35,10 +35,17 @@ from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import ConfigError, OverridesError
 from sentinel.vocabulary.overrides import STANDING, Free, Once, Overrides, TrainingSettings, words_of
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
+from trainer_hooks.control.agreed_count import AgreedCount
 from trainer_hooks.errors import Guard
 from trainer_hooks.integrations.huggingface_order import TrainOrder, why_not_ordered
-from trainer_hooks.integrations.huggingface_schedules import DecidedLr, Lengths, schedule_of, why_not_shortened
-from trainer_hooks.restart import Decisions, decision_facts, due, largest_of_ranks
+from trainer_hooks.integrations.huggingface_schedules import (
+    DecidedLr,
+    Lengths,
+    schedule_of,
+    why_no_schedule,
+    why_not_shortened,
+)
+from trainer_hooks.restart import Decisions, decision_facts, due
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
 
 
@@ -130,10 +137,13 @@ class Applied:
                 self._order.change(step, seed=once.seed, skip_samples=once.skip_samples)
             apply_once(once, self._engine, progress, step)
         self._lr: DecidedLr | None = None
+        self._tokens: AgreedCount | None = None  # where the learning rate goes by them: batches differ in length
         if (lr := standing.lr) is not None:
             if self.fed.tokens is None and "tokens" in (lr.unit, lr.decay_unit):
                 raise OverridesError("overrides.json: lr counts tokens, and those of the run so far are not known")
             self._lr = DecidedLr(trainer, engine, lr)
+            if "tokens" in (lr.unit, lr.decay_unit):
+                self._tokens = AgreedCount.of_training(self.fed.tokens or 0)
         self._lengths: Lengths | None = None
         if (seqlen := standing.seqlen) is not None and "seqlen" in own:
             if full_seqlen not in (None, seqlen.full):
@@ -159,6 +169,11 @@ class Applied:
         """After the update, before Trainer's scheduler steps."""
         if self._lr is not None:
             self._lr.made()
+
+    def step_made(self, step: int) -> None:
+        """After that step, on every rank."""
+        if self._tokens is not None:
+            self._tokens.step_made(self.fed.tokens or 0, self._lengths.length(step) if self._lengths is not None else 1)
 
     def validated(self, loss: float, step: int) -> None:
         """For a schedule of lengths that follows the validations."""
@@ -199,6 +214,7 @@ class Applied:
             "consumed_tokens": self.fed.tokens,
             "lr": float(self._engine.optimizer.param_groups[0]["lr"]),
             "lr_schedule": self.schedule.to_json() if self.schedule is not None else None,
+            "lr_schedule_unknown": why_no_schedule(self._trainer, self._engine) if self.schedule is None else None,
             "full_seqlen": lengths.full if lengths is not None else None,
             "seqlen": first,
             "seqlen_schedule": lengths.to_json() if lengths is not None else None,
@@ -213,10 +229,8 @@ class Applied:
         return found
 
     def _counted(self, step: int) -> Mapping[str, int]:
-        """After that step, the same on all ranks, whose batches may differ in length."""
-        tokens = self.fed.tokens or 0
-        if self._lr is not None and "tokens" in (self._lr.schedule.unit, self._lr.schedule.decay_unit):
-            (tokens,) = largest_of_ranks((tokens,), self._engine.device)
+        """After that step, the same on all ranks."""
+        tokens = self._tokens.now() if self._tokens is not None else self.fed.tokens or 0
         return {"consumed_samples": self.consumed_samples(step) or 0, "consumed_tokens": tokens}
 
 

@@ -32,6 +32,20 @@ def schedule_of(trainer: Any, engine: Any, total_steps: int) -> LrSchedule | Non
     return _found(lambda step: peak * float(functions[0](step - 1)), peak, warmup, total_steps, first=1)
 
 
+def why_no_schedule(trainer: Any, engine: Any) -> str:
+    """Why `schedule_of` has found no formula, as a phrase that says what would give one."""
+    if (own := engine.lr_scheduler) is None:
+        name = getattr(trainer.args.lr_scheduler_type, "value", trainer.args.lr_scheduler_type)
+        known = "linear, cosine and constant"
+        return f"Trainer's schedule {name!r} can't be written as a formula: an LR rung works over {known}"
+    name = type(own).__name__
+    if getattr(own, "warmup_type", "linear") != "linear":
+        cure = '"warmup_type": "linear" in its params'
+        return f"DeepSpeed's {name} warms up along a logarithm: an LR rung needs {cure}"
+    known = "WarmupLR, WarmupDecayLR and WarmupCosineLR that warm up from 0"
+    return f"DeepSpeed's {name} can't be written as a formula: an LR rung works over {known}"
+
+
 def _of_deepspeed(scheduler: Any) -> LrSchedule | None:
     """WarmupLR, WarmupDecayLR and WarmupCosineLR; their warmup along a logarithm, the default, is no such formula."""
     bases = getattr(scheduler, "max_lrs", None) or getattr(scheduler, "org_lrs", None)

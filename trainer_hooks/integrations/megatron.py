@@ -42,6 +42,8 @@ class MegatronHook:
         self._guard = self.hook.guard
         with self._guard("take its place around saving, loading and evaluating"):
             self._wrap()
+        if getattr(args, "save", None):
+            self.hook.saves_to(args.save)
         self.hook.close_at_exit()
 
     def started(self) -> None:

@@ -12,17 +12,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch.distributed as dist
-
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.overrides import Once, TrainingSettings
+from trainer_hooks.control.start import totals
+from trainer_hooks.ranks import NotAgreedError
 from trainer_hooks.restart import Decisions
-from trainer_hooks.sample.adam_state import inner_optimizers, local
+from trainer_hooks.sample.owners import inner_optimizers, local
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import is_partitioned
 
 _GROUP_KEYS = ("betas", "eps", "weight_decay")
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+MOMENTS_S = 600.0
+"""Within this time all ranks have set their moments to 0 and read them back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,11 @@ def apply_once(once: Once, engine: Any, record: Decisions, step: int) -> None:
     `once`. OverridesError where the moments could not be reset."""
     if once.reset_moments and step:
         reset_moments(engine)
-        if not moments_are_zero(engine):
+        try:
+            zero = moments_are_zero(engine)
+        except NotAgreedError as error:
+            raise OverridesError(f"overrides.json: reset_moments: not known of all ranks ({error})") from error
+        if not zero:
             raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
         record.moments_reset_steps = (*record.moments_reset_steps, step)
     if once.loss_scale is not None:
@@ -133,9 +140,6 @@ def moments_are_zero(engine: Any) -> bool:
     )
     elements = sum(local(state["exp_avg_sq"]).numel() for state in states if "exp_avg_sq" in state)
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters() if p.requires_grad)
-    ranks: list[Any] = [(clean, elements)]
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        ranks = [None] * dist.get_world_size()
-        dist.all_gather_object(ranks, (clean, elements))
-    everywhere = (sum if is_partitioned(engine) else min)(count for _, count in ranks)
-    return all(zeros for zeros, _ in ranks) and everywhere >= parameters
+    whole = is_partitioned(engine) or elements >= parameters
+    not_clean, in_part, everywhere = totals([int(not clean), int(not whole), elements], MOMENTS_S)
+    return not not_clean and not in_part and everywhere >= parameters

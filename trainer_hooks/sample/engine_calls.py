@@ -21,6 +21,10 @@ def wrap_engine(engine: Any, hook: Hook) -> None:
         return
     # there since DeepSpeed 0.3; a pipeline calls it as well
     before(engine, "_take_model_step", lambda *_, **__: hook.update_coming())
+    if hasattr(engine, "load_checkpoint"):
+        before(engine, "load_checkpoint", lambda *_, **__: hook.load_coming())
+    if hasattr(engine, "save_checkpoint"):
+        before(engine, "save_checkpoint", lambda save_dir, *_, **__: hook.saves_to(save_dir))
     if hasattr(engine, "register_forward_hook"):
         watch_outputs(engine, hook)
     if hasattr(engine, "train_batch"):

@@ -1,192 +1,184 @@
 """Steps whose readings are on their way: from the device to the host, and from every rank to rank 0.
 
-The hook has process groups of its own (gloo, on the CPU), and its reductions are asynchronous: a missing rank or a
-hanging network costs rank 0 samples, and never delays the training's own collectives. Every rank starts the reductions
-of every step, in the order of the steps, also where it could not read: so the ranks agree on the step that they add up.
-Many ranks take two levels (groups of `_FAN` ranks, then the groups' first ranks): gloo connects all pairs of a group.
+The training thread hands each step over and goes on. The ranks' own thread takes the steps in their order, one after
+the other, waits until a step's readings are on the host, and sends them up the levels of the hook's groups. Every rank
+sends a row for every step, an empty one where it could not read or where too many wait: so ranks that lost different
+steps, while one of them stood still, are together again at the next. A row says which step and which attach it is of;
+rows of different ones are never added.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from trainer_hooks.sample.reading import Measurement, Reading, reading_of, rows_of
-
-_FAN = 64  # ranks of one group: each has at most 63 connections
-_POLL_S = 50e-6  # between two polls of a reduction or a measurement that is waited for
-
-
-class AllRanks:
-    """The hook's own groups. Made on every rank; its reductions are started on every rank in the same order."""
-
-    def __init__(self, *, fan: int = _FAN) -> None:
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
-        self.world = dist.get_world_size() if dist.is_initialized() else 1
-        self._levels: list[tuple[Any, int]] = []  # (group, its first rank) of this rank's levels, the lowest first
-        members = list(range(self.world))
-        while len(members) > 1:
-            firsts = members[::fan]
-            for first, part in ((f, members[n * fan : (n + 1) * fan]) for n, f in enumerate(firsts)):
-                group = dist.new_group(part, backend="gloo") if len(part) > 1 else None
-                if group is not None and self.rank in part:
-                    self._levels.append((group, first))
-            members = firsts
-
-    def start(self, sums: Sequence[float], tops: Sequence[float]) -> Reduction:
-        """Begins to add `sums` and to take the largest of `tops` over all ranks, position by position, in float64."""
-        return Reduction(self._levels, self.rank, sums, tops)
-
-    def union(self, names: Sequence[str]) -> list[str]:
-        """The names of all ranks, each once, in the order of the ranks; the same list on every rank."""
-        known: list[str] = list(names)
-        for group, first in self._levels:
-            gathered: list[Any] = [None] * dist.get_world_size(group)
-            dist.gather_object(known, gathered if self.rank == first else None, first, group=group)
-            if self.rank == first:
-                known = list(dict.fromkeys(name for some in gathered for name in some))
-        for group, first in reversed(self._levels):
-            received: list[Any] = [known]
-            dist.broadcast_object_list(received, first, group=group)
-            known = received[0]
-        return known
-
-    def close(self) -> None:
-        for group, _ in reversed(self._levels):
-            dist.destroy_process_group(group)
-        self._levels = []
-
-
-class Reduction:
-    """One pair of reductions under way. Each level takes at most two collectives: one SUM, one MAX."""
-
-    def __init__(self, levels: Sequence[tuple[Any, int]], rank: int, sums: Sequence[float], tops: Sequence[float]):
-        self._left = list(levels)
-        self._rank = rank
-        self.sums: Tensor = torch.tensor(sums, dtype=torch.float64)
-        self.tops: Tensor = torch.tensor(tops, dtype=torch.float64)
-        self._works: list[Any] = []
-        self.poll()
-
-    def poll(self, wait_s: float = 0.0) -> bool:
-        """Goes on as far as it can within wait_s; True when this rank's part is done. On rank 0 `sums` and `tops` are
-        then those of all ranks. RuntimeError where a level failed: a rank is gone, or the network is."""
-        deadline = time.monotonic() + wait_s
-        while self._works or self._left:
-            if not self._works:
-                group, first = self._left.pop(0)
-                self._works = [
-                    dist.reduce(self.sums, first, dist.ReduceOp.SUM, group=group, async_op=True),
-                    dist.reduce(self.tops, first, dist.ReduceOp.MAX, group=group, async_op=True),
-                ]
-                if first != self._rank:
-                    self._left = []  # the next levels are without this rank
-            while not all(work.is_completed() for work in self._works):
-                if time.monotonic() >= deadline:
-                    return False
-                time.sleep(_POLL_S)
-            for work in self._works:
-                work.wait()  # completed: this only raises its error
-            self._works = []
-        return True
-
+from trainer_hooks.errors import Guard
+from trainer_hooks.ranks.frame import STEP, TOPS, contents, filled, frame_of, refused
+from trainer_hooks.ranks.groups import Levels
+from trainer_hooks.ranks.names import Union
+from trainer_hooks.ranks.ranks import Ranks
+from trainer_hooks.sample.reading import ADDED, LARGEST, Measurement, Reading, reading_of, rows_of
 
 _MOST_STEPS = 100
-"""Steps that may be on their way: beyond it a rank or the network is taken to hang, and nothing more is begun."""
+"""Steps whose readings may be on their way. Those of more are left out: a rank or the network is taken to hang."""
+
+_POLL_S = 50e-6  # between two looks whether a measurement is on the host, of a rank that is alone
+
+LayerValues = dict[str, tuple[float, ...]]
+"""Of every layer over all ranks the fields of LayerVariance."""
+
+Report = Callable[[Any, Reading | None, LayerValues | None], None]
+"""(facts, reading, layers): no reading where the other ranks' cannot come, no layers where they were not read."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Step:
+    """A task of the ranks' thread."""
+
+    gathering: Gathering
     global_step: int
     facts: Any  # for `report`; None where there is nothing to report
     measurement: Measurement | None  # none where this rank could not begin to measure
     layered: bool
-    reductions: list[Reduction] = field(default_factory=list)
 
+    def run(self, levels: Levels) -> None:
+        self.gathering.send(self, levels)
 
-Report = Callable[[Any, Reading, dict[str, tuple[float, ...]] | None], None]
-"""(facts, reading, of every layer over all ranks the fields of LayerVariance; None where they were not read)."""
+    def give_up(self) -> None:
+        self.gathering.arrived(self, None)
 
 
 class Gathering:
-    """Brings the steps' readings together; `report` is called on rank 0, in the order of the steps."""
+    """Brings the steps' readings together; `report` is called on rank 0, on the training thread, in the order of the
+    steps. `layers` are the names over all ranks, which come before the first step."""
 
-    def __init__(self, ranks: AllRanks, layers: Sequence[str], report: Report) -> None:
+    def __init__(self, ranks: Ranks, layers: Union, report: Report, guard: Guard) -> None:
         self._ranks = ranks
-        self._layers = list(layers)
+        self._layers = layers
         self._report = report
-        self._steps: deque[_Step] = deque()
+        self._guard = guard
+        self._alone: deque[_Step] = deque()  # of a rank that has no others: it needs no thread
+        self._under_way = 0
+        self._arrived: deque[tuple[_Step, Any]] = deque()
+        self._news = threading.Condition()
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names over all ranks; none before they have come."""
+        return tuple(self._layers.names or ())
 
     def __len__(self) -> int:
-        return len(self._steps)
+        """Steps whose readings this rank has not sent yet; on rank 0, those whose readings have not come."""
+        return self._under_way
 
     def add(self, global_step: int, facts: Any, measurement: Measurement | None, *, layered: bool) -> None:
-        """Takes up a step, on every rank. RuntimeError when too many are on their way: the step is not begun."""
-        if len(self._steps) >= _MOST_STEPS:
+        """Takes up a step, on every rank. RuntimeError when too many are on their way: the step's row is empty."""
+        too_many = self._under_way >= _MOST_STEPS
+        if too_many:
+            facts = measurement = None
+        step = _Step(gathering=self, global_step=global_step, facts=facts, measurement=measurement, layered=layered)
+        with self._news:
+            self._under_way += 1
+        if self._ranks.world == 1:
+            self._alone.append(step)
+        else:
+            self._ranks.submit(step)
+        if too_many:
             raise RuntimeError(f"the readings of the last {_MOST_STEPS} steps have not come together: a rank hangs")
-        self._steps.append(_Step(global_step=global_step, facts=facts, measurement=measurement, layered=layered))
-
-    def close(self) -> None:
-        """Leaves the hook's own groups of ranks. RuntimeError where readings are missing: the groups stay."""
-        if self._steps:
-            raise RuntimeError(f"the readings of {len(self._steps)} step(s) have never come")
-        self._ranks.close()
 
     def advance(self, wait_s: float = 0.0) -> None:
-        """Goes on as far as it can within wait_s. Raises what a step's reduction or report raises, once."""
+        """Reports what has come within wait_s. What a step's reading or report raises is the guard's."""
         deadline = time.monotonic() + wait_s
-        self._start(deadline)
-        while self._steps and self._steps[0].reductions:
-            step = self._steps[0]
-            try:
-                if not all(r.poll(max(0.0, deadline - time.monotonic())) for r in step.reductions):
-                    return
-            except Exception:
-                self._steps.popleft()
-                raise
-            self._steps.popleft()
-            if self._ranks.rank == 0 and step.facts is not None:
-                self._report(step.facts, *self._read(step))
+        self._read_alone(deadline)
+        with self._news:
+            self._news.wait_for(lambda: not self._under_way, max(0.0, deadline - time.monotonic()))
+        while self._arrived:
+            with self._guard("make the sample"):
+                self._take(*self._arrived.popleft())
 
-    def _start(self, deadline: float) -> None:
-        for step in self._steps:
-            if step.reductions:
-                continue
-            while step.measurement is not None and not step.measurement.ready():
+    def _take(self, step: _Step, came: Any) -> None:
+        step.measurement = None  # here, on the training thread: to free pinned memory is a call to CUDA
+        if isinstance(came, Exception):
+            raise came
+        if step.facts is not None:
+            self._report(step.facts, *((None, None) if came is None else came))
+            if came is None:
+                why = self._ranks.why_over or "a rank could not take part"
+                raise RuntimeError(f"the readings of the other ranks are not there: {why}")
+
+    def send(self, step: _Step, levels: Levels) -> None:
+        """On the ranks' thread: every frame of the step, whatever could be read. Raises what the network raises; what
+        cannot be read is raised in `advance`."""
+        layers = self._layers.names
+        if layers is None:  # on every rank: one of them takes no part
+            self.arrived(step, None)
+            return
+        error, reading = None, None
+        none = [0.0] * len(layers), [0.0] * len(layers), [-math.inf] * len(layers)
+        of_layers = none
+        if step.measurement is not None:
+            levels.wait_for(step.measurement.ready)
+            try:
+                reading = step.measurement.rank_reading()
+                of_layers = step.measurement.layer_rows(layers) if step.layered else none
+            except Exception as failed:  # noqa: BLE001 - for the training thread, whose guard counts it
+                error, reading, of_layers = failed, None, none
+        rows = [rows_of(reading, world=self._ranks.world)]
+        if step.layered:
+            rows += [_part(of_layers, first) for first in range(0, len(layers), TOPS)]
+        heads = (frame_of(STEP, self._layers.channel, step.global_step, part) for part in range(len(rows)))
+        combined = [levels.top_of(filled(head, *row)) for head, row in zip(heads, rows, strict=True)]
+        try:
+            self.arrived(step, error or self._read(step, combined, layers))
+        except Exception as failed:  # noqa: BLE001 - as above
+            self.arrived(step, failed)
+
+    def arrived(self, step: _Step, came: Any) -> None:
+        """The step is over: (reading, layers), an error, or None where the other ranks' readings cannot come."""
+        with self._news:
+            self._under_way -= 1
+            self._arrived.append((step, came))
+            self._news.notify_all()
+
+    def _read(
+        self, step: _Step, frames: list[Tensor | None], layers: list[str]
+    ) -> tuple[Reading | None, LayerValues | None]:
+        whole = [frame for frame in frames if frame is not None]
+        if not whole:
+            return None, None  # rank 0 has them
+        if any(refused(frame) for frame in whole):
+            raise RuntimeError(f"the ranks' readings of step {step.global_step} and of other steps came together")
+        reading = reading_of(*contents(whole[0], ADDED, LARGEST), global_step=step.global_step, world=self._ranks.world)
+        if len(whole) == 1 or reading["adam_variance_l1"] is None:
+            return reading, None
+        l1: list[float] = []
+        largest: list[float] = []
+        for first, frame in zip(range(0, len(layers), TOPS), whole[1:], strict=True):
+            count = min(TOPS, len(layers) - first)
+            sums, tops = contents(frame, 2 * count, count)
+            l1 += sums[:count]
+            largest += [math.nan if n else math.sqrt(max(0.0, v)) for v, n in zip(tops, sums[count:], strict=True)]
+        return reading, {"adam_variance_l1": tuple(l1), "adam_variance_max": tuple(largest)}
+
+    def _read_alone(self, deadline: float) -> None:
+        """The steps of a rank that has no others, as far as they are on the host."""
+        while self._alone:
+            measurement = self._alone[0].measurement
+            while measurement is not None and not measurement.ready():
                 if time.monotonic() >= deadline:
                     return
                 time.sleep(_POLL_S)
-            self._start_one(step)
+            self.send(self._alone.popleft(), Levels([]))
 
-    def _start_one(self, step: _Step) -> None:
-        reading, none = None, len(self._layers)
-        sums, tops = [0.0] * 2 * none, [-math.inf] * none
-        try:
-            if step.measurement is not None:
-                reading = step.measurement.rank_reading()
-                if step.layered:
-                    sums, tops = step.measurement.layer_rows(self._layers)
-        finally:  # every rank takes part, whatever it could read
-            rows = rows_of(reading, global_step=step.global_step, world=self._ranks.world)
-            step.reductions.append(self._ranks.start(*rows))
-            if step.layered and self._layers:
-                step.reductions.append(self._ranks.start(sums, tops))
 
-    def _read(self, step: _Step) -> tuple[Reading, dict[str, tuple[float, ...]] | None]:
-        of_step = step.reductions[0]
-        world = self._ranks.world
-        reading = reading_of(of_step.sums.tolist(), of_step.tops.tolist(), global_step=step.global_step, world=world)
-        if len(step.reductions) == 1 or reading["adam_variance_l1"] is None:
-            return reading, None
-        sums, tops = step.reductions[1].sums.tolist(), step.reductions[1].tops.tolist()
-        count = len(self._layers)
-        largest = (math.nan if nans else math.sqrt(max(0.0, top)) for top, nans in zip(tops, sums[count:], strict=True))
-        return reading, {"adam_variance_l1": tuple(sums[:count]), "adam_variance_max": tuple(largest)}
+def _part(rows: tuple[list[float], list[float], list[float]], first: int) -> tuple[list[float], list[float]]:
+    """The (sums, tops) of one frame: those of the layers from `first` on, at most TOPS of them."""
+    l1, nans, tops = (row[first : first + TOPS] for row in rows)
+    return l1 + nans, tops

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from trainer_hooks.sample.adam_state import local
+from trainer_hooks.sample.owners import local
 
 if TYPE_CHECKING:
     from trainer_hooks.hook import Hook
@@ -19,6 +19,8 @@ __all__ = ["Logits", "every_few_positions", "largest_magnitude", "watch_outputs"
 Logits = Tensor | float | Callable[[], Tensor | float]
 """Before any mask: a masked logit of -inf would be the largest. A function is called only where the step is read."""
 
+_AT_ONCE = 1 << 22  # elements: 8 MB of scratch in bfloat16; 8,192 positions of 128,000 words take 64 launches
+
 _POSITIONS_APART = 4  # of the output's logits (B, T, V) every fourth position is read: the largest are alike there
 
 
@@ -26,8 +28,22 @@ def largest_magnitude(logits: Logits) -> Tensor:
     """() float64, on the logits' device; inf where one is nan: a maximum over the ranks may lose a nan."""
     with torch.no_grad():
         given = local(torch.as_tensor(logits() if callable(logits) else logits).detach())
-        least, most = torch.aminmax(given)
-        return torch.maximum(most, -least).double().nan_to_num(nan=math.inf, posinf=math.inf)
+        extremes = [torch.stack(torch.aminmax(part)) for part in _parts(given)]
+        return torch.stack(extremes).abs().max().double().nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def _parts(logits: Tensor) -> Iterator[Tensor]:
+    """Views of all of it, none of more elements than `_AT_ONCE` if a single row is not: aminmax copies what does not
+    lie in one piece."""
+    if logits.numel() <= _AT_ONCE or not logits.ndim:
+        yield logits
+        return
+    rows = max(1, _AT_ONCE * len(logits) // logits.numel())
+    for part in torch.split(logits, rows):
+        if rows == 1 and part.numel() > _AT_ONCE and logits.ndim > 1:
+            yield from _parts(part[0])
+        else:
+            yield part
 
 
 def every_few_positions(logits: Tensor) -> Tensor:
@@ -39,6 +55,8 @@ def watch_outputs(module: Any, hook: Hook) -> Any:
     """Reports `output.logits`, which Hugging Face's models have, while the model trains. Returns torch's handle."""
 
     def seen(called: Any, _args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         with hook.guard("take the logits"):
             logits = getattr(output, "logits", None)
             if isinstance(logits, Tensor) and getattr(called, "module", called).training:

@@ -2,97 +2,116 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
-from torch.nn import Parameter
 
 from trainer_hooks.errors import Guard
-from trainer_hooks.sample.adam_state import AdamState, local
+from trainer_hooks.sample.adam_state import AdamState
 from trainer_hooks.sample.batch_digest import batch_digest
+from trainer_hooks.sample.gradients import LocalGradient, sum_of_squares
+from trainer_hooks.sample.layers import layers_of
 from trainer_hooks.sample.logits import Logits, largest_magnitude
-from trainer_hooks.sample.one_pass import OnePass, Piece, one_pass
+from trainer_hooks.sample.offloaded import OffloadedReader, Pending, threads_of_the_reader
+from trainer_hooks.sample.one_pass import AdamConstants, OnePass, Part, Piece, Stop, expected_pass, one_pass
+from trainer_hooks.sample.owners import inner_optimizers, local
 from trainer_hooks.sample.reading import Measurement, loss_scale
-from trainer_hooks.sample.replicas import Replicas, is_partitioned
+from trainer_hooks.sample.replicas import Replicas, counts_batches, is_partitioned
+from trainer_hooks.sample.to_host import on_device
 
+_log = logging.getLogger(__name__)
 
-class LocalGradient:
-    """The norm of one rank's gradient before the ranks' average: a sick GPU, or sick data, shows there first.
-
-    DeepSpeed averages gradients while it makes them, so the norm is taken where each parameter's gradient comes out of
-    the backward pass: a call and a read per parameter, so at an interval only. Measures from `listen` to `taken`.
-    """
-
-    def __init__(self, parameters: Iterable[Parameter]) -> None:
-        self._parameters = [p for p in parameters if p.requires_grad]
-        self.handles: list[Any] = []
-        self._squares: Tensor | None = None
-
-    def listen(self) -> None:
-        """From the next backward pass on."""
-        if not self.handles:
-            self.handles = [p.register_hook(self._add) for p in self._parameters]  # type: ignore[no-untyped-call]
-
-    def taken(self, scale: Tensor | float, micro_batches: int) -> Tensor | None:
-        """Stops listening. () float64: root mean square over the micro-batches of the gradient's L2 norm. `scale` is
-        what the losses were multiplied with before they were differentiated (loss scale / accumulation). nan or inf
-        where a gradient is. None where no gradient came by."""
-        squares, self._squares = self._squares, None
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
-        if squares is None or not micro_batches:
-            return None
-        return torch.sqrt(squares) / math.sqrt(micro_batches) / scale
-
-    def _add(self, gradient: Tensor) -> None:
-        # In float64 beyond the tensor: a half-precision gradient's squares leave its range.
-        norm = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32).double()
-        squares = norm * norm
-        self._squares = squares if self._squares is None else self._squares + squares
+READINGS = ("variance", "moments", "layers", "gradients", "logits", "batch_digest")
+"""What `attach(measure=…)` turns on and off; the loss is always read."""
 
 
 class Meter:
     """One engine's, on one rank."""
 
-    def __init__(self, engine: Any, mpu: Any, guard: Guard, interval_steps: int) -> None:
+    def __init__(
+        self, engine: Any, mpu: Any, guard: Guard, interval_steps: int, measure: Iterable[str] = READINGS
+    ) -> None:
         self._engine = engine
         self._interval_steps = interval_steps  # every how many steps what costs more is read
         self._guard = guard  # a reading that fails costs no other reading of its step
+        self._measured = frozenset(measure)
+        if unknown := sorted(self._measured - {*READINGS}):
+            guard.warn_once(f"measure={unknown} names nothing that is measured: it takes {', '.join(READINGS)}")
         names = {id(p): name for name, p in engine.module.named_parameters()}
         layers = layers_of(names.values())
-        self.layers: list[str] = list(dict.fromkeys(layers.values()))
+        shown = layers.values() if self._measured >= {"variance", "layers"} else ()
+        self.layers: list[str] = list(dict.fromkeys(shown))
         """The layers that this rank has parameters of, in the model's order."""
         self._replicas = Replicas.of(engine, mpu)
+        self._counts_batches: bool | None = None
+        with guard("see which ranks share a batch"):
+            self._counts_batches = counts_batches(engine, mpu)
         self._state = AdamState(engine, {i: layers[name] for i, name in names.items()}, self._replicas)
         self._passes: list[OnePass] = []
-        self._pieces: list[Piece] = []  # what lies on this rank, in the order of the passes' pieces
+        self._parts: list[Part] = []  # what lies on this rank, in the order of the passes' pieces
         self._shares = torch.zeros(0, dtype=torch.float64)
+        self._has_moments = False
+        self._reader: OffloadedReader | None = None
+        if torch.device(str(engine.device)).type != "cpu":
+            self._reader = OffloadedReader(interval_steps)
         self._parameters = [p for p in engine.module.parameters() if p.requires_grad]
-        self._local = LocalGradient(self._parameters) if self._replicas.whole_model else None
+        whole = self._replicas.whole_model and "gradients" in self._measured
+        self._local = LocalGradient(self._parameters) if whole else None
         self._step = _Step()
 
     def look(self, *, whole: bool = False) -> None:
         """Finds Adam's state, and chooses what reads it (which may compile it, once): here, or at the first update."""
-        if not self._state.changed(whole=whole):
+        if "variance" not in self._measured:
+            return
+        found = self._state.look(whole=whole)
+        if found is None:
             return
         by_device: dict[torch.device, list[Piece]] = {}
-        for piece in self._state.pieces:
+        for piece in found:
             by_device.setdefault(piece.exp_avg_sq.device, []).append(piece)
-        self._pieces = [piece for some in by_device.values() for piece in some]
-        self._shares = torch.tensor([piece.share for piece in self._pieces], dtype=torch.float64)
+        pieces = [piece for some in by_device.values() for piece in some]
+        self._parts = [piece.part for piece in pieces]
+        self._shares = torch.tensor([part.share for part in self._parts], dtype=torch.float64)
+        self._has_moments = all(len(piece.present) == len(piece.tensors) for piece in pieces)
         self._passes = [one_pass(some) for some in by_device.values()]
+        if self._state.there and self._state.missing:
+            why = "; ".join(f"of {count} tensors: {reason}" for reason, count in self._state.missing.items())
+            self._guard.warn_once("a part of Adam's v is not read, so no norm of it is reported: " + why)
+
+    def pass_names(self) -> str | None:
+        """Of what reads the state, or would read it once it is there; None where nothing is read."""
+        if "variance" not in self._measured:
+            return None
+        names = [p.name for p in self._passes]
+        if not names:
+            groups = (group for of in inner_optimizers(self._engine.optimizer) for group in of.param_groups)
+            device = next((local(p).device for group in groups for p in group["params"]), None)
+            names = [expected_pass(device)] if device is not None else []
+        return " and ".join(dict.fromkeys(names)) or None
+
+    def settle(self) -> None:
+        """No thread reads the state after this: it is about to be replaced."""
+        if self._reader is not None:
+            self._reader.settle()
 
     def listen_to_gradients(self) -> None:
         """The next step's gradients are measured before they are averaged over the ranks, where they are due."""
         if self._local is not None and self._next_is_due():
             self._local.listen()
 
+    def stop(self) -> None:
+        """Leaves nothing in the model that would measure."""
+        if self._local is not None:
+            self._local.stop()
+
     def _next_is_due(self) -> bool:
-        return bool((self._engine.global_steps + 1) % self._interval_steps == 0)
+        return self._interval_steps > 0 and bool((self._engine.global_steps + 1) % self._interval_steps == 0)
 
     def loss_seen(self, loss: Tensor, *, of_many: bool) -> None:
         """A micro-batch's loss, before it is differentiated; see `Hook.loss_seen`."""
@@ -105,13 +124,16 @@ class Meter:
 
     def batch_seen(self, tokens: Tensor) -> None:
         """A micro-batch of the step under way, (B, T)."""
-        if not tokens.is_floating_point():  # pictures and sound have no digest
+        counts = self._counts_batches if "batch_digest" in self._measured else None
+        if counts and not tokens.is_floating_point():  # pictures and sound have no digest
             self._step.digests.append(batch_digest(tokens))
 
     def logits_seen(self, **given: Logits | None) -> None:
         """Logits of the forward pass under way; see `Hook.report_logits`."""
         step = self._step
         if step.losses or not self._next_is_due():  # past the first micro-batch, or not asked for
+            return
+        if "logits" not in self._measured or not self._engine.module.training:  # a validation's are no step's
             return
         for name, logits in given.items():
             if logits is not None:
@@ -121,10 +143,18 @@ class Meter:
     def update_coming(self) -> None:
         """The gradients are whole: takes the sum of their squares where DeepSpeed will have no norm of them. At stage 0
         in fp32 (no wrapping optimizer) it never computes one, so it is taken before the step clips them."""
-        self._step.loss_scale = loss_scale(self._engine.optimizer)
-        self._state.update_coming()
-        if not hasattr(self._engine.optimizer, "optimizer"):
-            self._step.squares = self._squares_of_gradients()
+        step, optimizer = self._step, self._engine.optimizer
+        if self._reader is not None:
+            with self._guard("read Adam's offloaded state"):
+                self._reader.update_coming()
+        step.loss_scale = loss_scale(optimizer)
+        if "variance" in self._measured:
+            self._state.update_coming()
+        lr = optimizer.param_groups[0]["lr"]
+        if on_device(lr) and not (dist.is_initialized() and dist.get_rank()):
+            step.lr = lr.detach().double().clone()  # a schedule changes it in place
+        if not hasattr(optimizer, "optimizer") and "gradients" in self._measured:
+            step.squares = sum_of_squares(self._parameters, self._replicas.share)
 
     def measure(self, *, with_moments: bool) -> Measurement:
         """Starts to measure the step that was just made; its readings may still be on their way to the host.
@@ -141,47 +171,59 @@ class Meter:
             raise RuntimeError("no loss of this step was seen: engine.backward(loss) is where it is taken")
         self.look(whole=with_moments)
         loss = torch.stack([m.double() for m in step.losses]).sum() / (len(step.losses) if step.of_many else 1)
-        rows = self._rows(with_moments)
         digest = torch.stack(step.digests).sum() if step.digests else None
+        if self._counts_batches is False and "batch_digest" in self._measured:
+            digest = torch.zeros((), dtype=torch.float64)  # another rank counts this one's batches
         squares = None if step.squares is None else step.squares / step.scale(engine) ** 2
         norms = {"grad_squares": squares, "grad_norm": given, "local_grad_norm": local}
-        scalars = {"loss": loss, **norms, "batch_digest": digest, **step.logits}
-        return self._measurement(rows, scalars, with_moments=with_moments)
+        scalars = {"loss": loss, **norms, "batch_digest": digest, "lr": step.lr, **step.logits}
+        return self._measurement(scalars, with_moments=with_moments, waits=False)
 
     def loaded(self) -> Measurement:
         """As `measure`, of the state as it is before the first update: what a checkpoint has brought back."""
         self.look(whole=True)
-        return self._measurement(self._rows(with_moments=True), {}, with_moments=True)
+        return self._measurement({}, with_moments=True, waits=True)
 
-    def _measurement(self, rows: list[Tensor], scalars: dict[str, Any], *, with_moments: bool) -> Measurement:
+    def _measurement(self, scalars: dict[str, Any], *, with_moments: bool, waits: bool) -> Measurement:
+        """`waits`: an update follows at once, so nothing is left to a thread."""
+        reads = "variance" in self._measured and (waits or self._is_due())
+        with_moments = with_moments and self._has_moments and "moments" in self._measured
+        constants: list[AdamConstants] | None = None
+        if reads and with_moments:
+            with self._guard("read what the update was made with"):
+                constants = self._state.constants()
+        elements = (self._state.elements, self._state.owned)
         return Measurement(
             scalars={name: torch.as_tensor(value) for name, value in scalars.items() if value is not None},
-            rows=rows,
-            with_moments=with_moments and all(len(row) == 5 for row in rows),
-            with_state=bool(self._state.seen) or not self._parameters,
-            pieces=self._pieces,
-            shares=self._shares,
+            rows=[self._rows(p, constants, waits=waits) for p in self._passes] if reads else [],
+            with_moments=reads and constants is not None,
+            with_state=reads and self._is_whole(),
+            pieces=self._parts if reads else [],
+            shares=self._shares if reads else self._shares[:0],
+            elements=elements if self._state.owned and self._state.updates > 0 else None,
         )
 
-    def _rows(self, with_moments: bool) -> list[Tensor]:
-        """Of each pass (2, S), or (5, S) with the moments."""
-        with self._guard("measure the moments"):
-            if with_moments and all(len(piece.present) == len(piece.tensors) for piece in self._pieces):
-                constants = self._state.constants()
-                return [p.moments(constants) for p in self._passes]
-        return [p.variance() for p in self._passes]
+    def _is_due(self) -> bool:
+        """Whether the state is read at this step: a part of it that is offloaded may be read at few steps only."""
+        offloaded = self._reader is not None and any(p.device.type == "cpu" for p in self._passes)
+        return not offloaded or self._reader is None or self._reader.rarity.due(int(self._engine.global_steps))
 
-    def _squares_of_gradients(self) -> Tensor | None:
-        """() float64: each element counted once over all ranks; None without any gradient."""
-        shares: dict[float, list[Tensor]] = {}
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                shares.setdefault(self._replicas.share(parameter), []).append(local(parameter.grad))
-        squares = [
-            share * torch.stack(torch._foreach_norm(gradients)).double().square().sum()
-            for share, gradients in shares.items()
-        ]
-        return torch.stack(squares).sum() if squares else None
+    def _is_whole(self) -> bool:
+        return not self._state.missing and (self._state.there or not self._parameters)
+
+    def _rows(self, of: OnePass, constants: list[AdamConstants] | None, *, waits: bool) -> Tensor | Pending:
+        """(2, S), or (5, S) with the moments; of an offloaded state by a thread."""
+        offloaded = self._reader is not None and of.device.type == "cpu"
+        threads = threads_of_the_reader() if offloaded else None
+        if offloaded and self._reader is not None and not waits:
+            return self._reader.begin(partial(_read, of, constants, threads))
+        return _read(of, constants, threads, None)
+
+
+def _read(of: OnePass, constants: list[AdamConstants] | None, threads: int | None, stop: Stop | None) -> Tensor:
+    if constants is None:
+        return of.variance(threads=threads, stop=stop)
+    return of.moments(constants, threads=threads, stop=stop)
 
 
 class _Step:
@@ -196,6 +238,7 @@ class _Step:
         self.squares: Tensor | None = None
         self.loss_scale: float | None = None
         self.factor: Tensor | None = None
+        self.lr: Tensor | None = None  # of the update, where it lies on a device
 
     def scaled_by(self, gradient: Tensor) -> None:
         """What DeepSpeed multiplies the loss with, read where it arrives at the loss; see `_divided_at_the_loss`."""
@@ -239,36 +282,3 @@ def _given_norm(engine: Any, step: _Step) -> Tensor | float | None:
         carried = norm * after if hasattr(optimizer, "fp32_groups_flat") else norm
         return carried / step.scale(engine)  # type: ignore[no-any-return]
     return norm * (after / step.loss_scale) if int(engine.zero_optimization_stage()) == 3 else norm  # type: ignore[no-any-return]
-
-
-EMBEDDING, HEAD = "embedding", "head"
-
-_EMBEDDINGS = ("emb", "wte", "wpe")
-"""What a module's name begins with, or has after an underscore, where it embeds: GPT-2's wte and wpe, Megatron's
-word_embeddings, Llama's embed_tokens, torchtitan's tok_embeddings."""
-
-_MOST_LAYERS = 1024
-"""A model with more blocks than this has them as one layer: what is exported has a fixed, small size."""
-
-
-def layer_of(name: str) -> str:
-    """`transformer.h.3` for `transformer.h.3.attn.weight`: the path up to the first number, the block's index, which is
-    the same on every rank of a pipeline. Outside the blocks: the embedding by its name, else the head (the final norm
-    and the projection to the vocabulary)."""
-    parts = name.split(".")
-    for position, part in enumerate(parts[:-1]):
-        if part.isdecimal():
-            return ".".join(parts[: position + 1])
-    embeds = any(word.startswith(_EMBEDDINGS) for part in parts for word in part.lower().split("_"))
-    return EMBEDDING if embeds else HEAD
-
-
-def layers_of(names: Iterable[str]) -> dict[str, str]:
-    """{parameter's name: its layer}. A model without numbered blocks has its modules as layers: `fc1` for `fc1.bias`. A
-    model of more than 1024 blocks has the two ends and everything between them as one, `blocks`."""
-    layers = {name: layer_of(name) for name in names}
-    if layers and set(layers.values()) <= {EMBEDDING, HEAD}:
-        layers = {name: name.rpartition(".")[0] or name for name in layers}
-    if len(set(layers.values())) > _MOST_LAYERS:
-        return {name: layer if layer in (EMBEDDING, HEAD) else "blocks" for name, layer in layers.items()}
-    return layers

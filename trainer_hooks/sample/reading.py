@@ -14,14 +14,16 @@ from torch import Tensor
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import Sample, StateLoaded
-from trainer_hooks.sample.one_pass import Piece
+from trainer_hooks.sample.offloaded import Pending
+from trainer_hooks.sample.one_pass import Part, Piece
+from trainer_hooks.sample.to_host import Copies, on_device
 
 _NOTHING = -math.inf  # the part of a rank that has no reading, where a maximum is taken
 _MEANS = ("loss", "grad_norm", "local_grad_norm")  # averaged over the ranks
 # What the summed row holds, in its order: of each the number of ranks that have it, then the sum (or mean).
-_ADDED = (
+_SUMMED = (
     *(*_MEANS, "variance_l1", "grad_squares", "update_squares", "momentum_squares", "parameter_squares", "elements"),
-    "batch_digest",
+    *("elements_known", "elements_owned", "batch_digest", "lr"),
 )
 
 RankReading = Mapping[str, float]
@@ -31,19 +33,25 @@ RankReading = Mapping[str, float]
 rank, else `grad_squares`: sum of squares over the rank's gradients, by share; `local_grad_norm`: norm of its gradients
 before they are averaged; `variance_l1`: sum of sqrt(v) by share, `variance_top`: max of v (not of its root);
 `update_squares` (before lr), `momentum_squares`, `parameter_squares`: sums by share, over so many `elements` by share;
+`elements_known` by share of those `elements_owned` (of trainable parameters) whose v is known, once an update was made;
+`lr`: on rank 0, where the optimizer has it on a device;
 `attention_logit`, `output_logit`: largest magnitude that was given, inf where one was nan; `batch_digest`."""
 
 
-def rows_of(read: RankReading | None, *, global_step: int, world: int) -> tuple[list[float], list[float]]:
+def rows_of(read: RankReading | None, *, world: int) -> tuple[list[float], list[float]]:
     """The row to be summed over `world` ranks, and that of which the maxima are taken; None: it could not read."""
     given = {} if read is None else read
     top, loss, local = (given.get(name) for name in ("variance_top", "loss", "local_grad_norm"))
-    sums = [float(global_step), float(read is None), float(top is not None and math.isnan(top))]  # a MAX may lose nan
-    for name in _ADDED:
+    sums = [float(read is None), float(top is not None and math.isnan(top))]  # a MAX may lose nan
+    for name in _SUMMED:
         sums += [float(name in given), given.get(name, 0.0) * (1.0 / world if name in _MEANS else 1.0)]
     spread = [n for value in (loss, local) for n in ([_NOTHING] * 2 if value is None else [value, -value])]
     logits = [given.get(name, _NOTHING) for name in ("attention_logit", "output_logit")]
     return sums, [_NOTHING if top is None else top, *spread, *logits]
+
+
+ADDED, LARGEST = (len(row) for row in rows_of(None, world=1))
+"""The numbers of the two rows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,62 +60,63 @@ class Measurement:
     copied into pinned memory behind the step's own work, and are ready after that: at the next step, as a rule."""
 
     scalars: dict[str, Tensor]  # {name in RankReading: () number}, of what was read
-    rows: list[Tensor]  # of each pass (2, S), or (5, S) with the moments
+    rows: Sequence[Tensor | Pending]  # of each pass (2, S), or (5, S) with the moments
     with_moments: bool
-    with_state: bool
-    pieces: list[Piece]  # those of the rows' columns
+    with_state: bool  # whether the rows are of all of this rank's v
+    pieces: Sequence[Part | Piece]  # those of the rows' columns
     shares: Tensor  # (S,) float64 on the CPU: what each piece's elements count
-    on_host: list[Tensor] = field(init=False)  # The scalars, then the rows
-    copied: list[torch.cuda.Event] = field(init=False)  # Of each CUDA device: its copies are made
+    elements: tuple[float, float] | None = None  # (known, owned) as in RankReading
+    _copies: Copies = field(init=False)  # The scalars, then the rows that are no thread's
 
     def __post_init__(self) -> None:
-        tensors = [*(t.double() for t in self.scalars.values()), *self.rows]
-        self.on_host = [_begun_to_copy(tensor) if tensor.is_cuda else tensor for tensor in tensors]
-        self.copied = []
-        for device in {t.device for t in tensors if t.is_cuda}:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(device))
-            self.copied.append(event)
+        rows = [row for row in self.rows if isinstance(row, Tensor)]
+        self._copies = Copies([*(t.double() for t in self.scalars.values()), *rows])
 
     def ready(self) -> bool:
         """Whether all of it is on the host; never waits."""
-        return all(event.query() for event in self.copied)  # type: ignore[no-untyped-call]
+        return self._copies.ready() and all(row.done() for row in self.rows if isinstance(row, Pending))
 
     def rank_reading(self) -> RankReading:
         read, rows = self._on_the_host()
+        if self.elements is not None:
+            read["elements_known"], read["elements_owned"] = self.elements
+        if rows is None:
+            return read
         if self.with_moments:
             names = ("momentum_squares", "update_squares", "parameter_squares")
             read |= {name: float(self.shares @ rows[i]) for i, name in enumerate(names, 2)}
-            read["elements"] = sum(p.share * p.exp_avg_sq.numel() for p in self.pieces if p.layer is not None)
+            parts = [piece.part if isinstance(piece, Piece) else piece for piece in self.pieces]
+            read["elements"] = sum(part.share * part.elements for part in parts if part.layer is not None)
         if self.with_state:
             read["variance_l1"] = float(self.shares @ rows[0])
         if self.pieces:
             read["variance_top"] = float(rows[1].max())
         return read
 
-    def layer_rows(self, layers: list[str]) -> tuple[list[float], list[float]]:
-        """This rank's part of each of the layers, once it is ready. To be added: of each the sum of sqrt(v), then of
+    def layer_rows(self, layers: list[str]) -> tuple[list[float], list[float], list[float]]:
+        """This rank's part of each of the layers, once it is ready. To be added: of each the sum of sqrt(v), and of
         each whether a v is nan (1) or none is (0). To take the largest of: of each max of v, -inf where it has none."""
         _, rows = self._on_the_host()
         position = {layer: i for i, layer in enumerate(layers)}
         l1, top, nans = [0.0] * len(layers), [-math.inf] * len(layers), [0.0] * len(layers)
-        for piece, total, largest in zip(self.pieces, rows[0].tolist(), rows[1].tolist(), strict=True):
+        columns = [] if rows is None else list(zip(self.pieces, rows[0].tolist(), rows[1].tolist(), strict=True))
+        for piece, total, largest in columns:
             at = position.get(piece.layer or "")
             if at is not None:
                 l1[at] += piece.share * total
                 top[at] = max(top[at], largest)
                 nans[at] = max(nans[at], float(math.isnan(largest)))
-        return l1 + nans, top
+        return l1, nans, top
 
-    def _on_the_host(self) -> tuple[dict[str, Any], Tensor]:
-        scalars = {name: float(t) for name, t in zip(self.scalars, self.on_host, strict=False)}
-        rows = self.on_host[len(self.scalars) :]
-        return scalars, torch.cat(rows, dim=1) if rows else torch.zeros(5, 0, dtype=torch.float64)
-
-
-def _begun_to_copy(tensor: Tensor) -> Tensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)
+    def _on_the_host(self) -> tuple[dict[str, Any], Tensor | None]:
+        """The scalars, and (R, S) rows; None where a thread did not read its own to the end."""
+        scalars = {name: float(t) for name, t in zip(self.scalars, self._copies.on_host, strict=False)}
+        copied = iter(self._copies.on_host[len(self.scalars) :])
+        rows = [row.rows if isinstance(row, Pending) else next(copied) for row in self.rows]
+        whole = [row for row in rows if row is not None]
+        if len(whole) < len(rows):
+            return scalars, None
+        return scalars, torch.cat(whole, dim=1) if whole else torch.zeros(5, 0, dtype=torch.float64)
 
 
 Reading = Mapping[str, Any]
@@ -115,16 +124,17 @@ Reading = Mapping[str, Any]
 
 
 def reading_of(sums: Sequence[float], tops: Sequence[float], *, global_step: int, world: int) -> Reading:
-    """From the two rows over all ranks. RuntimeError where a rank could not read, or read another step."""
-    steps, failed, nans, *added = sums
-    if steps != float(global_step) * world:
-        raise RuntimeError(f"the ranks' readings of step {global_step} and of other steps came together")
+    """From the two rows over all ranks. RuntimeError where a rank could not read."""
+    failed, nans, *added = sums
     if failed:
         raise RuntimeError(f"{failed:.0f} rank(s) could not read step {global_step}")
-    ranks, total = (dict(zip(_ADDED, added[first::2], strict=True)) for first in (0, 1))
+    ranks, total = (dict(zip(_SUMMED, added[first::2], strict=True)) for first in (0, 1))
     largest_v, largest_loss, least_loss, largest_norm, least_norm, *logits = tops
-    with_state, locally = ranks["variance_l1"] == world, ranks["local_grad_norm"]
-    measured = ranks["elements"] == world and total["elements"] > 0
+    locally = ranks["local_grad_norm"]
+    measured_on_all = ranks["elements_owned"] == world
+    coverage = _coverage(total["elements_known"], total["elements_owned"]) if measured_on_all else None
+    with_state = ranks["variance_l1"] == world and coverage in (None, 1.0)
+    measured = with_state and ranks["elements"] == world and total["elements"] > 0
     attention, output = (None if largest == _NOTHING else largest for largest in logits)
     given_norm = total["grad_norm"] if ranks["grad_norm"] == world else None
     norm_spread = _spread(largest_norm, least_norm, total["local_grad_norm"]) if locally == world > 1 else None
@@ -133,6 +143,7 @@ def reading_of(sums: Sequence[float], tops: Sequence[float], *, global_step: int
         "loss_spread": _spread(largest_loss, least_loss, total["loss"]) if world > 1 else None,
         "adam_variance_l1": total["variance_l1"] if with_state else None,
         "adam_variance_max": _root(math.nan if nans else largest_v) if with_state else None,
+        "adam_variance_coverage": coverage,
         "grad_norm": _root(total["grad_squares"]) if ranks["grad_squares"] else given_norm,
         "grad_norm_spread": norm_spread,
         "update_norm": _root(total["update_squares"] / total["elements"]) if measured else None,
@@ -141,7 +152,14 @@ def reading_of(sums: Sequence[float], tops: Sequence[float], *, global_step: int
         "attention_logit_max": attention,
         "output_logit_max": output,
         "batch_digest": int(total["batch_digest"]) if ranks["batch_digest"] == world else None,
+        "lr": total["lr"] if ranks["lr"] else None,
     }
+
+
+def _coverage(known: float, owned: float) -> float:
+    """0 to 1, and 1 only where less than half an element is missing: shares of a third do not add up exactly. More than
+    is owned is whole: the optimizer has a state of what is not the model's, or is frozen."""
+    return 1.0 if owned - known < max(0.5, 1e-12 * owned) else max(0.0, known / owned)
 
 
 def _spread(largest: float, minus_least: float, mean: float) -> float:
@@ -187,8 +205,10 @@ class StepFacts:
         self._lr: float | None = None
 
     def update_coming(self) -> None:
-        """Before each update: reads its learning rate, which a schedule within the step changes."""
-        self._lr = float(self._engine.optimizer.param_groups[0]["lr"])
+        """Before each update: reads its learning rate, which a schedule within the step changes. One that lies on a
+        device comes with the step's readings: nothing waits for it."""
+        lr = self._engine.optimizer.param_groups[0]["lr"]
+        self._lr = None if on_device(lr) else float(lr)
 
     def read(self) -> dict[str, Any]:
         """{field of Sample: value} of the step that was just made."""
@@ -217,6 +237,9 @@ def make_sample(attempt: int, facts: Mapping[str, Any], reading: Reading, minimu
     """The sample of a step that all ranks have read; `minimum` takes its loss up."""
     if facts["skipped"]:
         reading = {**reading, "update_norm": None}
+    if facts.get("lr") is not None:
+        reading = {**reading, "lr": facts["lr"]}
+    facts = {name: value for name, value in facts.items() if name != "lr"}
     loss, seqlen = reading["loss"], facts.get("seqlen")
     over_all = minimum.over_all_lengths(loss, seqlen)
     ratio = minimum.push(loss, seqlen)

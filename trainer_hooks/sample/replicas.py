@@ -9,23 +9,35 @@
 | pipeline parallel, tied weights | every stage that has the tied module; DeepSpeed marks all but one |
 
 Each element counts 1 / (its replicas), so a replica that differs still shows, and so does a nan on any of them.
+
+A batch lies on every rank of a tensor-parallel group and may lie on several stages of a pipeline: the first rank of the
+group, in the first stage, counts it. Where sequences are cut over ranks, or ranks share batches in a way that is not
+known, no digest of the batch is made.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
 from torch.nn import Parameter
 
+from trainer_hooks.sample.owners import local
+
 _TENSOR_PARALLEL_SIZE = (
     "get_tensor_model_parallel_world_size",  # Megatron-LM since 2.x, Megatron-DeepSpeed
     "get_slice_parallel_world_size",  # DeepSpeed's PipelineParallelGrid
     "get_model_parallel_world_size",  # Megatron-LM 1.x, BigScience's fork
 )
+
+
+_TENSOR_PARALLEL_RANK = tuple(name.replace("world_size", "rank") for name in _TENSOR_PARALLEL_SIZE)
+_STAGE = ("get_pipeline_model_parallel_rank", "get_stage_id", "get_pipe_parallel_rank")
+_STAGES = ("get_pipeline_model_parallel_world_size", "get_pipe_parallel_world_size")
+_CUTS_OF_A_SEQUENCE = ("get_context_parallel_world_size", "get_sequence_parallel_world_size")
 
 
 def is_partitioned(engine: Any) -> bool:
@@ -38,31 +50,52 @@ def is_partitioned(engine: Any) -> bool:
 class Replicas:
     """How one engine spreads its parameters."""
 
+    copies_of_parameters: int  # Data-parallel ranks that the same element of a dense parameter belongs to
     data_parallel: int  # Ranks that hold the same element of a dense parameter's state, tensor parallelism apart
     tensor_parallel: int  # Ranks over which split parameters are split, and others repeated
     of_expert: Callable[[Any], int]  # Of a parameter of an expert: ranks that hold the same element of its state
+    expert_copies: Callable[[Any], int]  # Of a parameter of an expert: ranks that hold the same element of it
     whole_model: bool  # Whether each rank makes the gradients of the whole model, so that theirs can be compared
 
     @classmethod
     def of(cls, engine: Any, mpu: Any = None) -> Replicas:
         """As DeepSpeed's engine and the model-parallel unit (Megatron's, or DeepSpeed's pipeline grid) tell."""
         alone, unit = is_partitioned(engine), mpu if mpu is not None else getattr(engine, "mpu", None)
-        sizes = (int(getattr(unit, name)()) for name in _TENSOR_PARALLEL_SIZE if hasattr(unit, name))
-        tensor_parallel = next(sizes, 1)
+        tensor_parallel = _told(unit, _TENSOR_PARALLEL_SIZE) or 1
         parted = getattr(engine, "is_pipe_parallel", False) or getattr(engine, "has_moe_layers", False)
         parted = parted or not getattr(engine, "has_whole_gradients", True)
         copies = getattr(engine, "copies_of_state", None)
+        whole = int(copies or 0)
         if not copies:  # sequence parallel ranks included: they hold the same parameters
             copies = int(getattr(engine, "seq_dp_world_size", 0) or getattr(engine, "dp_world_size", 0) or _size(None))
+            whole = copies
             if alone:  # MiCS keeps a whole set of partitions in every group of mics_shard_size ranks; ZeRO keeps one
                 shard = int(getattr(engine._config.zero_config, "mics_shard_size", None) or 0)
                 copies = copies // shard if shard > 0 else 1
         return cls(
+            copies_of_parameters=whole,
             data_parallel=copies,
             tensor_parallel=tensor_parallel,
             of_expert=lambda p: 1 if alone else _size(engine.expert_data_parallel_group[p.group_name]),
+            expert_copies=lambda p: _size(engine.expert_data_parallel_group[p.group_name]),
             whole_model=tensor_parallel == 1 and not parted,
         )
+
+    def owned(self, parameter: Parameter) -> float:
+        """Elements of the parameter that this rank answers for: over all ranks, each element of the model once."""
+        if getattr(parameter, "ds_pipe_replicated", False):
+            return 0.0
+        elements = int(getattr(parameter, "ds_numel", 0) or local(parameter).numel())
+        if not getattr(parameter, "allreduce", True):
+            return elements / self.expert_copies(parameter)
+        if hasattr(parameter, "device_mesh"):
+            return elements * self.share(parameter)
+        return elements / (self.copies_of_parameters * self._copies_beside(parameter))
+
+    def _copies_beside(self, parameter: Parameter) -> int:
+        """Tensor-parallel ranks that hold the same element, by Megatron's marks of what is split."""
+        split = getattr(parameter, "model_parallel", False) or getattr(parameter, "tensor_model_parallel", False)
+        return 1 if split else self.tensor_parallel
 
     def share(self, parameter: Parameter) -> float:
         """What one element of it counts on this rank, 0 to 1."""
@@ -73,9 +106,28 @@ class Replicas:
         if (mesh := getattr(parameter, "device_mesh", None)) is not None:  # a DTensor (FSDP 2) tells itself
             parts = [mesh.size(n) for n, placed in enumerate(parameter.placements) if placed.is_shard()]  # type: ignore[attr-defined]
             return float(math.prod(parts)) / _size(None)
-        # Megatron's marks of a parameter that each tensor-parallel rank has its own part of
-        split = getattr(parameter, "model_parallel", False) or getattr(parameter, "tensor_model_parallel", False)
-        return 1.0 / (self.data_parallel * (1 if split else self.tensor_parallel))
+        return 1.0 / (self.data_parallel * self._copies_beside(parameter))
+
+
+def counts_batches(engine: Any, mpu: Any) -> bool | None:
+    """Whether this rank's batches count in `batch_digest`; None where that is not known, and there is no digest."""
+    unit = mpu if mpu is not None else getattr(engine, "mpu", None)
+    cut = (_told(unit, _CUTS_OF_A_SEQUENCE), int(getattr(engine, "sequence_parallel_size", 1) or 1))
+    if any((size or 1) > 1 for size in cut):
+        return None
+    sizes = _told(unit, _TENSOR_PARALLEL_SIZE) or 1, _told(unit, _STAGES) or 1
+    data_parallel = int(getattr(engine, "dp_world_size", 0) or _size(None))
+    if math.prod(sizes) * data_parallel != _size(None):
+        return None
+    places = _told(unit, _TENSOR_PARALLEL_RANK), _told(unit, _STAGE)
+    if any(place is None and size > 1 for place, size in zip(places, sizes, strict=True)):
+        return None
+    return not any(places)
+
+
+def _told(unit: Any, names: Iterable[str]) -> int | None:
+    """What the first of these methods that the model-parallel unit has gives."""
+    return next((int(getattr(unit, name)()) for name in names if hasattr(unit, name)), None)
 
 
 def _size(group: Any) -> int:

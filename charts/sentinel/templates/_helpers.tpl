@@ -87,7 +87,7 @@ stateDir: where its state is; claim: the claim that /state is, empty where the s
 {{- $claim = default (printf "%s-%s-state" (include "sentinel.fullname" .root) $run.name) $state.existingClaim -}}
 {{- end -}}
 {{- $poll := default 5 (default dict $toml.watch).poll_interval_s -}}
-{{- dict "stateDir" $dir "claim" $claim "state" $state "hasMetrics" (hasKey $toml "metrics") "notReadyAfter" (max (int .root.Values.probes.notReadyAfterSeconds) (mul 3 (int (ceil $poll)))) | toJson -}}
+{{- dict "stateDir" $dir "claim" $claim "state" $state "hasMetrics" (not (empty $toml.metrics)) "notReadyAfter" (max (int .root.Values.probes.notReadyAfterSeconds) (mul 3 (int (ceil $poll)))) | toJson -}}
 {{- end -}}
 
 {{/* The [metrics] of a configuration that has none. Argument: metrics. */}}
@@ -105,13 +105,27 @@ token_file = "/etc/sentinel/token/{{ .token.key }}"
 {{ end -}}
 
 {{/*
-The pods, as JSON: one for each run, or one for all of them. suffix and labels: what it is called; files: the
-configurations; watch: what it is told; alive: the file that its turns keep young; own: what is the run's alone.
+A configuration without the lines that are empty or a comment, as long as no string of several lines may hold them:
+1,000 runs are then a few ConfigMaps. Argument: the text.
+*/}}
+{{- define "sentinel.short" -}}
+{{- if or (contains "\"\"\"" .) (contains "'''" .) -}}
+{{- . -}}
+{{- else -}}
+{{- regexReplaceAll "(?m)^[ \\t]*(#.*)?\\r?\\n" (printf "%s\n" (trimSuffix "\n" .)) "" -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The pods, as JSON: the fleet's, and one for each run that has something of its own. suffix and labels: what it is called;
+maps: the configurations, as ConfigMaps that Kubernetes takes (each holds a mebibyte); watch: what it is told; alive: the
+file that its turns keep young; own: what is the run's alone.
 */}}
 {{- define "sentinel.pods" -}}
 {{- $root := . -}}
 {{- $pods := list -}}
 {{- $files := dict -}}
+{{- $names := dict -}}
 {{- $claim := "" -}}
 {{- $notReadyAfter := int .Values.probes.notReadyAfterSeconds -}}
 {{- range .Values.runs -}}
@@ -121,35 +135,66 @@ configurations; watch: what it is told; alive: the file that its turns keep youn
 {{- fail (printf "runs: %s: its config has a [metrics] of its own, which metrics.tls and metrics.token would not reach: leave one of them out" .name) -}}
 {{- end -}}
 {{- if and $root.Values.metrics.enabled (not $it.hasMetrics) -}}
-{{- $text = printf "%s\n\n%s" (trimSuffix "\n" .config) (include "sentinel.metrics" $root.Values.metrics) -}}
+{{- $table := regexReplaceAll "(?m)^[ \\t]*\\[metrics\\][ \\t]*(#.*)?$" .config "" -}}
+{{- $text = printf "%s\n\n%s" (trimSuffix "\n" $table) (include "sentinel.metrics" $root.Values.metrics) -}}
 {{- end -}}
 {{- $file := printf "%s.toml" .name -}}
-{{- if $root.Values.fleet.enabled -}}
-{{- range $key, $_ := omit . "name" "config" "act" -}}
-{{- fail (printf "runs: %s: %s is one run's alone, and with fleet.enabled all runs share one pod: give it to all, or install the run with a release of its own" $file $key) -}}
-{{- end -}}
-{{- if .act -}}
-{{- fail (printf "runs: %s: act: true, but with fleet.enabled all runs are only watched" .name) -}}
-{{- end -}}
-{{- if hasKey $files $file -}}
+{{- $text = include "sentinel.short" $text -}}
+{{- if hasKey $names .name -}}
 {{- fail (printf "runs: %s is there twice" .name) -}}
 {{- end -}}
+{{- $_ := set $names .name true -}}
+{{- if and $root.Values.fleet.enabled (not .act) (not (omit . "name" "config" "act")) -}}
 {{- $_ := set $files $file $text -}}
 {{- if $it.claim -}}
+{{- if and (gt (int $root.Values.fleet.replicas) 1) (not $root.Values.state.existingClaim) (not (has "ReadWriteMany" $root.Values.state.accessModes)) -}}
+{{- fail (printf "runs: %s: its state would lie on a claim that one node mounts, and fleet.replicas is %d: state.accessModes should have ReadWriteMany, or [run] state_dir lie on a volume that all pods mount" .name (int $root.Values.fleet.replicas)) -}}
+{{- end -}}
 {{- $claim = default (printf "%s-fleet-state" (include "sentinel.fullname" $root)) $root.Values.state.existingClaim -}}
 {{- end -}}
 {{- $notReadyAfter = max $notReadyAfter (int $it.notReadyAfter) -}}
 {{- else -}}
+{{- if and $root.Values.fleet.enabled (regexMatch "^fleet(-[0-9]+)?$" .name) -}}
+{{- fail (printf "runs: %s: its own pod would be called as the fleet's are: choose another name" .name) -}}
+{{- end -}}
 {{- $watch := list "--run" (printf "/etc/sentinel/runs/%s" $file) -}}
 {{- if not .act -}}
 {{- $watch = append $watch "--observe" -}}
 {{- end -}}
-{{- $pods = append $pods (dict "suffix" .name "labels" (dict "sentinel/run" .name) "files" (dict $file $text) "watch" $watch "alive" (printf "%s/lock" $it.stateDir) "claim" $it.claim "state" $it.state "notReadyAfter" $it.notReadyAfter "own" .) -}}
+{{- $pods = append $pods (dict "suffix" .name "labels" (dict "sentinel/run" .name) "replicas" 1 "maps" (list (dict $file $text)) "watch" $watch "alive" (printf "%s/lock" $it.stateDir) "claim" $it.claim "state" $it.state "notReadyAfter" $it.notReadyAfter "own" .) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.fleet.enabled .Values.runs -}}
-{{- $watch := list "--all" "--config-dir" "/etc/sentinel/runs" "--fleet-dir" "/tmp/fleet" "--observe" -}}
-{{- $pods = list (dict "suffix" "fleet" "labels" (dict "sentinel/fleet" "all") "files" $files "watch" $watch "alive" "/tmp/fleet/alive" "claim" $claim "state" .Values.state "notReadyAfter" $notReadyAfter "own" dict) -}}
+{{- if $files -}}
+{{- $replicas := int .Values.fleet.replicas -}}
+{{- $watch := list "--all" "--config-dir" "/etc/sentinel/runs" "--fleet-dir" "/tmp/fleet" "--observe" "--workers" (toString (int .Values.fleet.workers)) -}}
+{{- $most := int .Values.fleet.most -}}
+{{- if and (gt $replicas 1) (not $most) -}}
+{{- $most = div (add (len $files) (sub $replicas 2)) (sub $replicas 1) | int -}}
+{{- end -}}
+{{- if and $most (lt (mul $most $replicas) (len $files)) -}}
+{{- fail (printf "fleet: %d replicas that watch at most %d runs each leave some of %d unwatched: raise fleet.replicas or fleet.most" $replicas $most (len $files)) -}}
+{{- end -}}
+{{- if $most -}}
+{{- $watch = concat $watch (list "--most" (toString $most)) -}}
+{{- end -}}
+{{- $maps := list -}}
+{{- $map := dict -}}
+{{- $bytes := 0 -}}
+{{- range $file, $text := $files -}}
+{{- $size := add (len $file) (len $text) -}}
+{{- if gt (int $size) 900000 -}}
+{{- fail (printf "runs: %s: its config has %d bytes, and a ConfigMap holds a mebibyte" $file (len $text)) -}}
+{{- end -}}
+{{- if gt (int (add $bytes $size)) 900000 -}}
+{{- $maps = append $maps $map -}}
+{{- $map = dict -}}
+{{- $bytes = 0 -}}
+{{- end -}}
+{{- $_ := set $map $file $text -}}
+{{- $bytes = add $bytes $size -}}
+{{- end -}}
+{{- $maps = append $maps $map -}}
+{{- $pods = append $pods (dict "suffix" "fleet" "labels" (dict "sentinel/fleet" "all") "replicas" $replicas "maps" $maps "watch" $watch "alive" "/tmp/fleet/alive" "claim" $claim "state" .Values.state "notReadyAfter" $notReadyAfter "own" dict) -}}
 {{- end -}}
 {{- $pods | toJson -}}
 {{- end -}}

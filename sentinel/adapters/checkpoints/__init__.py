@@ -1,15 +1,18 @@
 """A save folder: what is there, whether it is whole, and moving it aside. Never deletes, never unpickles.
 
-The data's path: a name (`layouts`) → a cheap look (`looks`) → of a target everything (`walk`, `declared`, `reading`:
-`archive`, `pickled`) → a judgement (`verify`) → moves (`trackers`, `quarantine`, `probes`, `pins`, and `claim`: by
-one state folder alone). `folder` puts them behind one class.
+The data's path: a name (`layouts`, `entries`) → what has changed (`save_folder`) → a cheap look (`completeness`) → of
+a target everything (`walk`, `declared`, `reading`: `archive`, `pickled`, at a `pace`) → a judgement (`verify`;
+`remembered` file by file) → moves (`trackers`,
+`quarantine`, `probes`, `pins`, and `claim`: by one state folder alone). `folder` puts them behind one class.
 """
 
 from sentinel.adapters.checkpoints.claim import Claim
-from sentinel.adapters.checkpoints.folder import Checkpoints, room_for, write_manifest
+from sentinel.adapters.checkpoints.folder import Checkpoints, Seen, room_for, write_manifest
+from sentinel.adapters.checkpoints.pace import Pace, ReadingStoppedError, lower_priority
 from sentinel.adapters.checkpoints.pins import PINNED
-from sentinel.adapters.checkpoints.probes import Adoptions, event_files, journals_of
-from sentinel.adapters.checkpoints.quarantine import QUARANTINE, UNDONE, probe_folder
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE, UNDONE
+from sentinel.adapters.checkpoints.remembered import VERIFIED
+from sentinel.adapters.checkpoints.save_folder import SaveFolder
 from sentinel.adapters.checkpoints.verify import MANIFESTS
 
 __all__ = [
@@ -17,12 +20,14 @@ __all__ = [
     "PINNED",
     "QUARANTINE",
     "UNDONE",
-    "Adoptions",
+    "VERIFIED",
     "Checkpoints",
     "Claim",
-    "event_files",
-    "journals_of",
-    "probe_folder",
+    "Pace",
+    "ReadingStoppedError",
+    "SaveFolder",
+    "Seen",
+    "lower_priority",
     "room_for",
     "write_manifest",
 ]

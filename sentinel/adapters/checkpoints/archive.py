@@ -23,6 +23,7 @@ _LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _LARGEST_DIRECTORY = 16 << 20  # of a zip archive: that of 200,000 storages; each of its entries becomes an object
 _LARGEST_HEADER = 100_000_000  # the limit of the safetensors library itself
 _LOCAL_HEADER_BYTES = 30
+_BLOCK_BYTES = 1 << 16
 _STORAGES = {
     "FloatStorage": "float32",
     "DoubleStorage": "float64",
@@ -64,6 +65,7 @@ class _Window(io.RawIOBase):
     def __init__(self, descriptor: int, start: int, size: int) -> None:
         super().__init__()
         self._descriptor, self._start, self._size, self._at = descriptor, start, size, 0
+        self._block_at, self._block = 0, b""
         self.most = _LARGEST_DIRECTORY  # bytes per read
 
     def seekable(self) -> bool:
@@ -81,7 +83,13 @@ class _Window(io.RawIOBase):
         size = left if size < 0 else min(size, left)
         if size > self.most:
             raise zipfile.BadZipFile(f"its directory claims {size} bytes, and the limit is {self.most >> 20} MiB")
-        data = os.pread(self._descriptor, size, self._start + self._at)
+        begin = self._at - self._block_at
+        if begin < 0 or begin + size > len(self._block):  # what is near, the directory or a member, is read with it
+            self._block_at = max(0, min(self._at, self._size - _BLOCK_BYTES))
+            begin = self._at - self._block_at
+            length = min(max(_BLOCK_BYTES, begin + size), self._size - self._block_at)
+            self._block = os.pread(self._descriptor, length, self._start + self._block_at)
+        data = self._block[begin : begin + size]
         self._at += len(data)
         return data
 
@@ -239,7 +247,7 @@ class MemberChecks:
         end = position + len(view)
         while (member := self._member) is not None and member.position < end:
             if self._start is None:
-                self._start = self._data_start(member)
+                self._start = self._data_start(member, position, view)
             stop = self._start + member.size_bytes
             low, high = max(self._start, position), min(stop, end)
             piece = view[low - position : high - position]
@@ -260,10 +268,12 @@ class MemberChecks:
         if self._member is not None and self._member.position < self._ended_at:
             raise UnsoundError(f"{shown(self._member.name)} overlaps the member before it")
 
-    def _data_start(self, member: Member) -> int:
+    def _data_start(self, member: Member, position: int, view: memoryview) -> int:
         start = member.position
         if member.zipped:
-            header = os.pread(self._descriptor, _LOCAL_HEADER_BYTES, start)
+            header = bytes(view[start - position :][:_LOCAL_HEADER_BYTES]) if start >= position else b""
+            if len(header) < _LOCAL_HEADER_BYTES:  # across two pieces
+                header = os.pread(self._descriptor, _LOCAL_HEADER_BYTES, start)
             if len(header) < _LOCAL_HEADER_BYTES or header[:4] != b"PK\x03\x04":
                 raise UnsoundError(f"{shown(member.name)} is not where the archive's directory says")
             start += _LOCAL_HEADER_BYTES + int.from_bytes(header[26:28], "little")

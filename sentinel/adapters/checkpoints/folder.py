@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import struct
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from sentinel.adapters.checkpoints.completeness import Completeness, CompletenessScan
+from sentinel.adapters.checkpoints.entries import Entries, named_in
 from sentinel.adapters.checkpoints.layouts import UNIVERSAL, Named, Resumes, recognise
-from sentinel.adapters.checkpoints.looks import Looked, Looks
-from sentinel.adapters.checkpoints.pins import Pins
-from sentinel.adapters.checkpoints.quarantine import Quarantine
+from sentinel.adapters.checkpoints.pace import Pace
+from sentinel.adapters.checkpoints.pins import PINNED, Pins
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE, Quarantine
 from sentinel.adapters.checkpoints.reading import Progress
-from sentinel.adapters.checkpoints.trackers import Trackers
+from sentinel.adapters.checkpoints.remembered import Remembered
+from sentinel.adapters.checkpoints.save_folder import SaveFolder
+from sentinel.adapters.checkpoints.trackers import Trackers, texts_in
 from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, examine
 from sentinel.adapters.checkpoints.walk import checkpoint_named, checkpoints_in, walk_checkpoint
 from sentinel.durable import make_folders, write_atomically
+from sentinel.listings import Kind
 from sentinel.plan.observation import Checkpoint
 from sentinel.vocabulary.errors import CheckpointError
 from sentinel.vocabulary.manifest import Manifest, encode_manifest
 
-_QUOTACTL_FD = 443  # the system call's number in Linux 5.14 and newer, on every architecture but alpha
-_GET_USER_QUOTA = 0x800007 << 8
-_QUOTA_BYTES = 72  # struct if_dqblk of <linux/quota.h>: two limits in blocks, the use in bytes, and files and times
-_QUOTA_BLOCK_BYTES = 1024
+_UNUSED = Completeness(problem="it is a universal checkpoint, and `latest` names none: the run resumes from others")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,46 +37,123 @@ class Room:
     needed_bytes: int
     needed_files: int
     free_bytes: int  # what an ordinary user may still write
-    quota_bytes: int | None  # what the user's own quota leaves; None where there is none or only root can read it
     problem: str | None  # what there is too little of, as a sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one look at the save folder has shown."""
+
+    checkpoints: tuple[Checkpoint, ...]  # by step
+    latest: str | None  # see `Trackers.latest`
+    disagreement: str | None  # see `Trackers.disagreement`
+    pinned: tuple[str, ...]  # tags that may be gone back to, by step
+    incidents: frozenset[str]  # those that have something in the quarantine
 
 
 class Checkpoints:
     """The folder that the trainer saves to. With the run's manifests, a flipped bit is found wherever it is."""
 
-    def __init__(self, folder: Path, *, manifests: Path | None = None) -> None:
-        """manifests: STATE_DIR/manifests; None is without."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        manifests: Path | None = None,
+        verified: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """manifests: STATE_DIR/manifests; verified: STATE_DIR/verified.json, what need not be read again; None is
+        without."""
         self.folder = folder
+        self._remembered = None if verified is None else Remembered(verified, folder)
         self.pins = Pins(folder)
-        self._looks, self._manifests = Looks(folder), manifests
+        self.files = SaveFolder(folder, clock=clock)
+        self.progress: Callable[[float], None] | None = None  # called with the share of a look that is done
+        self._scan, self._manifests = CompletenessScan(folder), manifests
         self._trackers = Trackers(folder)
-        self.latest, self.disagreement = self._trackers.latest, self._trackers.disagreement
         self._quarantine = Quarantine(folder, manifests)
-        self.quarantined, self.quarantined_incidents = self._quarantine.tags, self._quarantine.incidents
+        self.quarantined = self._quarantine.tags
+        self._of: tuple[Mapping[str, Completeness], str | None] | None = None  # what the next are made of
+        self._checkpoints: tuple[Checkpoint, ...] = ()
 
-    def list(self) -> tuple[Checkpoint, ...]:
-        """All of them, by step, after a cheap look: names, and the newest ones' completeness. Reads no shard."""
-        found = checkpoints_in(self.folder)
-        looked = self._looks.look(found)
-        universal = [named.tag for named in found if named.layout is UNIVERSAL]
-        if universal:
-            latest = recognise(self._trackers.read("latest") or "")
-            if latest is None or latest.layout is not UNIVERSAL:
-                why = "it is a universal checkpoint, and `latest` names none: the run resumes from others"
-                looked |= dict.fromkeys(universal, Looked(problem=why))
-        seen = ((named, looked[named.tag]) for named in found)
-        return tuple(
-            Checkpoint(tag=n.tag, global_step=n.global_step, complete=s.complete, problem=s.problem) for n, s in seen
+    def look(self, *, fresh: bool = False) -> Seen:
+        """All checkpoints after a cheap look (names, and the newest ones' completeness; reads no shard), the trackers,
+        the pins and the quarantine. OSError.
+
+        What has not changed since the last look is not asked for again: see `save_folder`. `fresh` asks for all: what
+        acts, acts on that.
+        """
+        view = self.files.look(fresh=fresh, named=self._scan.doubtful(), progress=self._half(0.0))
+        entries, texts = view.entries, texts_in(self.folder, view.entries)
+        complete = self._scan.scan(view, fresh=fresh, progress=self._half(0.5))
+        return Seen(
+            checkpoints=self._as_checkpoints(entries, complete, texts.get("latest")),
+            latest=self._trackers.latest_of(entries, texts),
+            disagreement=self._trackers.disagreement_of(entries, texts),
+            pinned=tuple(n.tag for n in named_in(self._inside(PINNED, entries, fresh=fresh))),
+            incidents=frozenset(
+                name for name, kind in self._inside(QUARANTINE, entries, fresh=fresh).items() if kind == "folder"
+            ),
         )
 
-    def verify(self, tag: str, *, progress: Progress | None = None) -> Checkpoint:
+    def _half(self, before: float) -> Callable[[float], None] | None:
+        told = self.progress
+        return None if told is None else lambda share: told(before + share / 2)
+
+    def list(self) -> tuple[Checkpoint, ...]:
+        """The checkpoints, by step, of a fresh look."""
+        return self.look(fresh=True).checkpoints
+
+    def latest(self) -> str | None:
+        """The tag that a restart would resume from, of a fresh look: see `Trackers.latest_of`."""
+        entries = self.files.entries(fresh=True)
+        return self._trackers.latest_of(entries, texts_in(self.folder, entries))
+
+    def disagreement(self) -> str | None:
+        """How the trackers contradict one another or the folder, of a fresh look; None when they do not."""
+        entries = self.files.entries(fresh=True)
+        return self._trackers.disagreement_of(entries, texts_in(self.folder, entries))
+
+    def steps(self) -> frozenset[int]:
+        """Those for which there are checkpoints, by their names alone."""
+        return frozenset(named.global_step for named in self.files.entries().checkpoints)
+
+    def changed_last(self) -> Path | None:
+        """The checkpoint that was changed last, or one of its files; None where there is none. OSError."""
+        view = self.files.look()
+        found = {tag: i.mtime_ns for tag in view.entries.files if (i := view.identities.get(tag)) is not None}
+        return self.folder / view.entries.files[max(found, key=found.__getitem__)][0] if found else None
+
+    def _as_checkpoints(
+        self, entries: Entries, complete: Mapping[str, Completeness], latest: str | None
+    ) -> tuple[Checkpoint, ...]:
+        if self._of is not None and self._of[0] is complete and self._of[1] == latest:
+            return self._checkpoints
+        by_latest = recognise(latest or "")
+        unused = by_latest is None or by_latest.layout is not UNIVERSAL
+        found = ((n, _UNUSED if unused and n.layout is UNIVERSAL else complete[n.tag]) for n in entries.checkpoints)
+        self._of = (complete, latest)
+        self._checkpoints = tuple(
+            Checkpoint(tag=n.tag, global_step=n.global_step, complete=c.complete, problem=c.problem) for n, c in found
+        )
+        return self._checkpoints
+
+    def _inside(self, name: str, entries: Entries, *, fresh: bool) -> Mapping[str, Kind]:
+        """The entries of a folder of sentinel's own in the save folder; none where it is not there."""
+        listing = self.files.listings.of(self.folder / name, fresh=fresh) if name in entries.kinds else None
+        return listing.kinds if listing is not None else {}
+
+    def verify(self, tag: str, *, progress: Progress | None = None, pace: Pace | None = None) -> Checkpoint:
         """The checkpoint after walking it whole and reading every byte. CheckpointError if it is not there.
 
-        Checked by its manifest where there is one, else by the CRCs in its files, and always for nan in its floats.
+        Checked by its manifest where there is one, else by the CRCs in its files, and always for nan in its floats. A
+        file that was read before, and is the very same, is not read again. pace: as of `examine`.
         """
         named = self._find(tag)
         try:
-            examined = examine(self.folder, named, self._manifests, progress=progress)
+            examined = examine(
+                self.folder, named, self._manifests, progress=progress, remembered=self._remembered, pace=pace
+            )
         except CheckpointError as error:  # a manifest that can't be read
             examined = Examined(complete=True, problem=str(error))
         return Checkpoint(
@@ -83,7 +162,15 @@ class Checkpoints:
             complete=examined.complete,
             verified=examined.problem is None,
             problem=examined.problem,
+            verification=examined.verification,
         )
+
+    def linking(self, tag: str) -> AbstractContextManager[None]:
+        """Around the making or the removal of a pin: the links change the files' ctime, and what was read of them stays
+        known."""
+        if self._remembered is None:
+            return nullcontext()
+        return self._remembered.linking(tag, lambda: walk_checkpoint(self.folder, checkpoint_named(tag)).files)
 
     def digest(self, tag: str, *, progress: Progress | None = None) -> Manifest:
         """The manifest of a checkpoint, read whole. CheckpointError when it is not there, or not whole."""
@@ -150,46 +237,25 @@ def write_manifest(folder: Path, tag: str, state_dir: Path, *, progress: Progres
     return path
 
 
-def quota_left(folder: Path) -> int | None:
-    """Bytes that the user's quota leaves, from the kernel; None where there is none.
-
-    Network filesystems keep their quotas on the server (Lustre's `lfs quota`, NFS's rquotad): None there. A project's
-    quota shows in the free bytes themselves, on ext4 and XFS.
-    """
-    quota = ctypes.create_string_buffer(_QUOTA_BYTES)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.syscall(_QUOTACTL_FD, descriptor, _GET_USER_QUOTA, os.geteuid(), quota)
-    finally:
-        os.close(descriptor)
-    hard_limit_blocks, soft_limit_blocks, used_bytes = struct.unpack_from("=3Q", quota)
-    limit = min((blocks for blocks in (hard_limit_blocks, soft_limit_blocks) if blocks), default=0) * _QUOTA_BLOCK_BYTES
-    return None if failed or not limit else max(0, limit - used_bytes)
-
-
 def room_for(
     folder: Path,
     needed_bytes: int,
     needed_files: int = 0,
     *,
     statvfs: Callable[[Path], os.statvfs_result] = os.statvfs,
-    quota: Callable[[Path], int | None] = quota_left,
 ) -> Room:
-    """Whether so much can still be written below this folder, now. OSError when it can't be looked at."""
+    """Whether so much can still be written below this folder, now. A project's quota shows in the free bytes (ext4,
+    XFS), a user's does not. OSError when it can't be looked at."""
     status = statvfs(folder)
-    free_bytes, quota_bytes, problem = status.f_bavail * status.f_frsize, quota(folder), None
+    free_bytes, problem = status.f_bavail * status.f_frsize, None
     if free_bytes < needed_bytes:
         problem = f"{folder} has {_gb(free_bytes)} free, and {_gb(needed_bytes)} are needed"
-    elif quota_bytes is not None and quota_bytes < needed_bytes:
-        problem = f"the quota leaves {_gb(quota_bytes)} on {folder}, and {_gb(needed_bytes)} are needed"
     elif status.f_files and status.f_favail < needed_files:  # a filesystem without inodes counts no files
         problem = f"{folder} has room for {status.f_favail} more files, and {needed_files} are needed"
     return Room(
         needed_bytes=needed_bytes,
         needed_files=needed_files,
         free_bytes=free_bytes,
-        quota_bytes=quota_bytes,
         problem=problem,
     )
 

@@ -2,7 +2,8 @@
 `LAYOUTS`. A checkpoint is a folder, or files of one name beside others.
 
 A grid of ranks has no holes: where the shard of rank 3 is, those of 0, 1 and 2 have to be. Names can't tell that the
-last ranks' shards are all missing; the siblings can (`looks`), and what the checkpoint declares itself (`declared`).
+last ranks' shards are all missing; the siblings can (`completeness`), and what the checkpoint itself declares
+(`declared`).
 """
 
 from __future__ import annotations

@@ -1,32 +1,23 @@
-"""A probe's files: the checkpoint that it begins from, which is its own, and what becomes the run's when it has won.
+"""A probe's files: the checkpoint that it begins from, which is its own.
 
 What a probe's trainer writes must never reach the run's files. A trainer that saves the step again that it resumed from
 opens the same files anew, and would write through a hard or a symbolic link. So the first probe copies the checkpoint
 (without new blocks where the filesystem shares them), and each probe gets links to that copy. A copy that a probe has
 changed is made again, unless the run has replaced the checkpoint meanwhile: TAG.copied beside it says what was copied.
-
-An adoption makes the run's, each once: event files and journal by links, checkpoints by renames. The rollback's room in
-the quarantine holds a note from before the first change on, which says when all is done. What is taken up again does
-what is missing; undo takes the files as those of any restart (`quarantine`, `tensorboard`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.folder import Checkpoints, room_for
 from sentinel.adapters.checkpoints.layouts import Named, recognise
-from sentinel.adapters.checkpoints.quarantine import ADOPTION, QUARANTINE, Quarantine, room_in
 from sentinel.adapters.checkpoints.walk import (
     Contents,
     checkpoint_named,
-    checkpoints_in,
-    entries_of,
     mirrored,
     walk,
     walk_checkpoint,
@@ -37,14 +28,12 @@ from sentinel.durable import (
     link_or_copy,
     make_folders,
     os_errors_named,
-    rename,
     sync_folder,
     write_atomically,
 )
-from sentinel.vocabulary.errors import CheckpointError, QuarantineError
+from sentinel.vocabulary.errors import CheckpointError
 from sentinel.vocabulary.numbers import dump_json
 
-_EVENTS = "tfevents"
 _TRACKERS = ("latest", "latest_checkpointed_iteration.txt")
 
 
@@ -132,67 +121,3 @@ def _alike(contents: Contents) -> list[list[str | int]]:
 def _link_once(source: Path, destination: Path) -> None:
     with contextlib.suppress(FileExistsError):
         link_or_copy(source, destination)
-
-
-class Adoptions:
-    """Of one run's checkpoints folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._quarantine = folder, Quarantine(folder, None)
-
-    def done(self, incident: str, rollback: str) -> bool | None:
-        """Whether the rollback's adoption is complete; None where it was not begun, or was taken back."""
-        note = room_in(self._folder / QUARANTINE, incident, rollback) / ADOPTION
-        return record_or(None, note, lambda data: bool(data["done"]), QuarantineError)
-
-    def adopt(
-        self, checkpoints: Path, after_step: int, tag: str, files: Mapping[Path, Path], *, incident: str, rollback: str
-    ) -> None:
-        """`checkpoints`: the probe's folder, of which those after the step are adopted, with `tag` its last; `files`:
-        its event files and its journal, each with its place in the run. Overwrites nothing: QuarantineError."""
-        room = self._quarantine.room(incident, rollback)
-        if self.done(incident, rollback) is None:
-            if all(named.tag != tag for named in checkpoints_in(checkpoints)):
-                raise QuarantineError(f"{checkpoints} has no {tag} any more: nothing of the probe was adopted")
-            made = [str(destination) for destination in files.values()]
-            write_atomically(room / ADOPTION, dump_json({"from": str(checkpoints), "done": False, "files": made}))
-        for source, destination in files.items():
-            _give(source, destination)
-        for named in checkpoints_in(checkpoints):
-            if named.global_step <= after_step:
-                continue
-            for entry in entries_of(checkpoints, named):
-                if os.path.lexists(self._folder / entry):
-                    raise QuarantineError(
-                        f"{self._folder / entry} is there already: {checkpoints / entry} is not moved"
-                    )
-                rename(checkpoints / entry, self._folder / entry)
-        sync_folder(self._folder)
-        sync_folder(checkpoints)
-        write_atomically(room / ADOPTION, dump_json({"from": str(checkpoints), "done": True}))
-
-
-def event_files(folder: Path, destination: Path) -> dict[Path, Path]:
-    """A probe's TensorBoard files, each with its place in the run's folder."""
-    found = sorted(path for path in folder.rglob(f"*{_EVENTS}*") if path.is_file() and not path.is_symlink())
-    return {path: destination / path.relative_to(folder) for path in found}
-
-
-def journals_of(attempts: Path, destination: Path) -> dict[Path, Path]:
-    """A probe's journals, each with its place in the run; most are the run's own already."""
-    return {path: destination / path.name for path in sorted(attempts.glob("*.jsonl"))}
-
-
-def _give(source: Path, destination: Path) -> None:
-    """A second name of the file; a copy where the filesystem has none, or is another one."""
-    if os.path.lexists(destination):
-        if destination.is_symlink() or not _same(source, destination):
-            raise QuarantineError(f"{destination} is there already: {source} would overwrite it")
-        return
-    make_folders(destination.parent)
-    link_or_copy(source, destination)
-    sync_folder(destination.parent)
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.samefile(other) or filecmp.cmp(one, other, shallow=False)

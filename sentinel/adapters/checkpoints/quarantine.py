@@ -4,20 +4,23 @@ has to type, is the only deletion."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.trackers import Trackers
+from sentinel.adapters.checkpoints.layouts import recognise
+from sentinel.adapters.checkpoints.trackers import Trackers, is_tracker
 from sentinel.adapters.checkpoints.walk import checkpoint_named, checkpoints_in, entries_of
 from sentinel.bounded import read_document, read_record
 from sentinel.durable import make_folders, part_of, rename, sync_folder, write_atomically
+from sentinel.plan.incident import Rollback
 from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.names import why_not_a_name
 
 QUARANTINE = ".sentinel-quarantine"
-ADOPTION = "adoption.json"
-"""In a rollback's room: that a probe's files are the run's since, or are being made so."""
+_GIVEN = "adoption.json"
+"""In a rollback's room, of an older release: the files of a probe that it made the run's, or was about to."""
 UNDONE = "-undone"
 """Behind a rollback's id, the room of what its undo moves aside; no undo brings that back."""
 
@@ -63,20 +66,13 @@ class Quarantine:
             for entry in entries:
                 rename(room / entry, self._folder / entry)
         Trackers(self._folder).bring_back(room)
-        if (note := room / ADOPTION).exists():
+        if (note := room / _GIVEN).exists():
             for made in read_record(note, lambda data: list(data.get("files", ())), QuarantineError):
                 part_of(Path(made)).unlink(missing_ok=True)  # sentinel's own copy, that a crash has cut short
-            note.rename(room / f"{ADOPTION}.undone")
+            note.rename(room / f"{_GIVEN}.undone")
         if room.is_dir():
             sync_folder(room)
             sync_folder(self._folder)
-
-    def incidents(self) -> frozenset[str]:
-        """Names of the incidents' folders; none where there is no quarantine."""
-        try:
-            return frozenset(path.name for path in (self._folder / QUARANTINE).iterdir() if path.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return frozenset()
 
     def room(self, incident: str, rollback: str) -> Path:
         """The rollback's own folder, made where there is none."""
@@ -102,11 +98,6 @@ def room_in(quarantine: Path, incident: str, rollback: str) -> Path:
     return room
 
 
-def probe_folder(checkpoints: Path, incident: str, probe: str) -> Path:
-    """Where a probe of the incident's races keeps all that is its own."""
-    return checkpoints / QUARANTINE / incident / "race" / probe
-
-
 def tags_in(folder: Path) -> tuple[str, ...]:
     """The checkpoints in the folder, by step; none where it is not there."""
     return tuple(named.tag for named in checkpoints_in(folder))
@@ -124,6 +115,43 @@ def _carry(source: Path, destination: Path) -> None:
 
 
 _GOING = ".purging"
+_RACE, _PROBE = "race", re.compile(r".+-p\d+")  # the folders of an older release's probes, and one of them
+_BOOKKEEPING = frozenset({"manifests", "latest-before", "latest-before.unfinished", _GIVEN, f"{_GIVEN}.undone"})
+_BOOKKEPT = re.compile(r"(?P<name>.+)\.(?:taken-away|after)(?:\.\d+)?")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.new")
+
+
+def foreign_entries(room: Path, rollbacks: Sequence[Rollback], kept_by_others: str) -> Iterator[Path]:
+    """What is in an incident's quarantine folder and was not put there by its rollbacks, their undo or its probes.
+    Folders of a rollback's room that end with `kept_by_others` are for another adapter to look through."""
+    known = {rollback.id: rollback for rollback in rollbacks}
+    for path in sorted(room.iterdir()) if room.is_dir() and not room.is_symlink() else ():
+        rollback = known.get(re.sub(rf"{UNDONE}(-\d+)?$", "", path.name))
+        if path.name == _RACE and path.is_dir() and not path.is_symlink():
+            yield from (probe for probe in sorted(path.iterdir()) if not _PROBE.fullmatch(probe.name))
+        elif path.is_symlink() or not path.is_dir() or rollback is None:
+            yield path
+        else:
+            for entry in sorted(path.iterdir()):
+                is_others = entry.name.endswith(kept_by_others) and entry.is_dir() and not entry.is_symlink()
+                if not (is_others or _is_own(entry.name) or _may_have_moved(rollback, entry.name)):
+                    yield entry
+
+
+def _is_own(name: str) -> bool:
+    """Whether that is sentinel's own entry of a rollback's room, or a tracker that it took away."""
+    if name in _BOOKKEEPING or _TEMPORARY.fullmatch(name):
+        return True
+    kept = _BOOKKEPT.fullmatch(name)
+    return kept is not None and is_tracker(kept["name"])
+
+
+def _may_have_moved(rollback: Rollback, name: str) -> bool:
+    """Whether that is a checkpoint that the rollback or its undo moves: one of its plan, or one after its target."""
+    named = recognise(name)
+    return named is not None and (
+        named.global_step > rollback.target_step or named.tag in rollback.moved_tags or rollback.probe is not None
+    )
 
 
 def size_of(room: Path) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from sentinel.adapters.checkpoints.archive import (
     safetensors_members,
     torch_members,
 )
+from sentinel.adapters.checkpoints.pace import Pace, ReadingStoppedError, allowed_cores
 from sentinel.adapters.checkpoints.walk import Item
 from sentinel.vocabulary.manifest import Digested
 from sentinel.vocabulary.names import shown
@@ -39,6 +40,7 @@ TORCH_FILE = re.compile(
 )
 _CHUNK_BYTES = 1 << 20  # fits a core's second-level cache: the checks find in it what the read has put there
 _AHEAD_BYTES = 32 << 20
+_AHEAD_IN_BACKGROUND_BYTES = 2 << 20
 
 
 def read_files(
@@ -49,21 +51,33 @@ def read_files(
     digests: bool,
     pieces: Pieces,
     progress: Progress | None = None,
+    pace: Pace | None = None,
 ) -> tuple[tuple[Digested, ...], str | None]:
     """Reads all the files; the digests by name, none where none are requested, and what is wrong with the first file
-    that is unsound, as a sentence: then reading stops early."""
-    cores = len(os.sched_getaffinity(0))
+    that is unsound, as a sentence: then reading stops early.
+
+    With a pace: one file at a time, in the calling thread alone; ReadingStoppedError.
+    """
+    cores = allowed_cores()
     workers = max(4, 2 * cores)
     # With a file for every core, each thread digests what it has just read, while its own cache still holds it.
-    beside = ThreadPoolExecutor(workers) if digests and len(items) < cores else None
+    beside = ThreadPoolExecutor(workers) if digests and len(items) < cores and pace is None else None
     total = sum(item.size_bytes for item in items)
     reader = _Reader(
-        folder=folder, crcs=crcs, digests=digests, pieces=pieces, progress=progress, total=total, beside=beside
+        folder=folder,
+        crcs=crcs,
+        digests=digests,
+        pieces=pieces,
+        progress=progress,
+        total=total,
+        beside=beside,
+        pace=pace,
     )
     # The largest first: a rank's shards are of one size, and what is left at the end are the small ones.
     by_size = sorted(items, key=lambda item: -item.size_bytes)
     with beside or contextlib.nullcontext(), ThreadPoolExecutor(workers) as pool:
-        read = [digested for digested in pool.map(reader, by_size) if digested is not None]
+        done = map(reader, by_size) if pace is not None else pool.map(reader, by_size)
+        read = [digested for digested in done if digested is not None]
     return tuple(sorted(read, key=lambda one: one.name)), next((why for _, why in sorted(reader.problems)), None)
 
 
@@ -78,6 +92,7 @@ class _Reader:
     progress: Progress | None
     total: int
     beside: ThreadPoolExecutor | None  # digests one chunk while its thread checks it and reads the next
+    pace: Pace | None
     done: int = 0
     problems: list[tuple[str, str]] = field(default_factory=list)  # of files, by name
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -87,6 +102,9 @@ class _Reader:
         try:
             sha256 = self._read(item)
             return None if sha256 is None else Digested(name=item.name, size_bytes=item.size_bytes, sha256=sha256)
+        except ReadingStoppedError:
+            self.stop.set()
+            raise
         except CancelledError:  # another file was found unsound: the rest need not be read
             return None
         except UnsoundError as error:
@@ -124,19 +142,24 @@ class _Reader:
 
     def _chunks(self, descriptor: int, size: int) -> Iterator[tuple[int, memoryview]]:
         """(position, bytes), through two buffers in turn: one is digested while the other one is filled."""
-        os.posix_fadvise(descriptor, 0, size, os.POSIX_FADV_SEQUENTIAL)
-        os.posix_fadvise(descriptor, 0, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+        ahead = _AHEAD_BYTES if self.pace is None else _AHEAD_IN_BACKGROUND_BYTES
+        if size > _CHUNK_BYTES:
+            os.posix_fadvise(descriptor, 0, size, os.POSIX_FADV_SEQUENTIAL)
+            os.posix_fadvise(descriptor, 0, ahead, os.POSIX_FADV_WILLNEED)
         length = max(1, min(size, _CHUNK_BYTES))
         buffers = (memoryview(bytearray(length)), memoryview(bytearray(length if size > length else 0)))
         position = turn = 0
         while position < size:
             if self.stop.is_set():
                 raise CancelledError
-            os.posix_fadvise(descriptor, position + _AHEAD_BYTES, length, os.POSIX_FADV_WILLNEED)
+            if position + ahead < size:
+                os.posix_fadvise(descriptor, position + ahead, length, os.POSIX_FADV_WILLNEED)
             count = os.preadv(descriptor, [buffers[turn]], position)
             if count == 0:
                 raise UnsoundError(f"it ends after {position} of {size} bytes")
             yield position, buffers[turn][:count]
+            if self.pace is not None:
+                self.pace.wait(count)
             if self.progress is not None:
                 with self.lock:
                     self.done += count

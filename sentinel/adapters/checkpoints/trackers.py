@@ -5,17 +5,18 @@ number), and names under which a trainer finds a link to it, or a copy (Lightnin
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.archive import UnsoundError
 from sentinel.adapters.checkpoints.declared import plain_values
+from sentinel.adapters.checkpoints.entries import Entries, linking_layout
 from sentinel.adapters.checkpoints.layouts import (
     DEEPSPEED,
-    LAYOUTS,
     MEGATRON_LM,
     RELEASE,
     UNIVERSAL,
@@ -24,9 +25,8 @@ from sentinel.adapters.checkpoints.layouts import (
     Resumes,
     recognise,
 )
-from sentinel.adapters.checkpoints.walk import checkpoints_in
 from sentinel.bounded import open_regular
-from sentinel.durable import copy_file, free_name, sync_folder, write_atomically
+from sentinel.durable import copy_file, free_name, link_atomically, sync_folder, write_atomically
 from sentinel.vocabulary.names import shown
 
 _LATEST, _NUMBER, _UNIVERSAL = "latest", "latest_checkpointed_iteration.txt", "latest_universal"
@@ -41,39 +41,30 @@ class Trackers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def latest(self) -> str | None:
+    def latest_of(self, entries: Entries, texts: Mapping[str, str]) -> str | None:
         """The tag that a restart would resume from; "" when its tracker is torn or empty, None when nothing names one.
+        `texts`: as of `texts_in`.
 
         DeepSpeed goes by `latest`, Megatron-LM by its number; see `Resumes` for the others.
         """
-        if (text := self.read(_LATEST)) is not None:
+        if (text := texts.get(_LATEST)) is not None:
             return text
-        listed = checkpoints_in(self._folder)
-        if (text := self.read(_NUMBER)) is not None:
+        listed = entries.checkpoints
+        if (text := texts.get(_NUMBER)) is not None:
             if not _is_number(text):
                 return text
-            of_step = [
-                n
-                for n in checkpoints_in(self._folder)
-                if n.layout in (DEEPSPEED, MEGATRON_LM) and n.global_step == int(text)
-            ]
+            of_step = [n for n in listed if n.layout in (DEEPSPEED, MEGATRON_LM) and n.global_step == int(text)]
             return of_step[-1].tag if of_step else f"iter_{int(text):07d}"
-        if (text := _linked(self._folder, listed)) is not None:
+        if (text := _linked(self._folder, entries)) is not None:
             return text
         newest = (named for named in reversed(listed) if named.layout.resumes in (Resumes.NEWEST, Resumes.LINK))
         return next(
             (n.tag for n in newest if (self._folder / n.tag / n.layout.marker).exists() or n.layout.in_files), None
         )
 
-    def read(self, name: str) -> str | None:
-        """The text of one of them, at most its first 4096 bytes; None where there is none."""
-        path = self._folder / name
-        return _content(path).decode(errors="replace").strip() if path.is_file() else None
-
-    def disagreement(self) -> str | None:
+    def disagreement_of(self, entries: Entries, texts: Mapping[str, str]) -> str | None:
         """How they contradict one another or the folder, as a sentence; None when they do not."""
-        texts = {name: text for name in _TRACKERS if (text := self.read(name)) is not None}
-        there = checkpoints_in(self._folder)
+        there = entries.checkpoints
         steps: dict[str, int] = {}
         for name, text in texts.items():
             if not text:
@@ -85,10 +76,11 @@ class Trackers:
             steps[name] = named[-1].global_step
         if len(set(steps.values())) > 1:
             return f"the trackers disagree: {', '.join(f'{name} says {shown(texts[name])}' for name in steps)}"
-        return _dangling(self._folder)
+        return _dangling(self._folder, entries)
 
     def keep(self, room: Path) -> None:
-        """Copies latest* aside, once: a rollback that is resumed must not take its own change for the original."""
+        """Copies latest* aside, once: a rollback that is resumed must not take its own change for the original. A link
+        is kept as a link of the same text; what it led to may have been moved by now."""
         kept, unfinished = room / "latest-before", room / "latest-before.unfinished"
         if kept.is_dir():
             return
@@ -96,8 +88,7 @@ class Trackers:
             shutil.rmtree(unfinished)  # sentinel's own copies of a few bytes, left by a crash
         unfinished.mkdir()
         for name in _TRACKERS:
-            if (self._folder / name).exists():
-                write_atomically(unfinished / name, _content(self._folder / name))
+            _reproduce(self._folder / name, unfinished / name)
         unfinished.rename(kept)
         sync_folder(room)
 
@@ -107,10 +98,10 @@ class Trackers:
         for name, (text, is_required) in self._meant(target, global_step).items():
             path = self._folder / name
             if text is None:
-                if path.exists():
+                if os.path.lexists(path):
                     path.rename(taken_away / f"{name}.taken-away")
-            elif is_required or path.exists():
-                write_atomically(path, text)
+            elif is_required or os.path.lexists(path):
+                write_atomically(path, text, alone=True)  # in the place of a link, not through it
         sync_folder(taken_away)
         sync_folder(self._folder)
         _point_links(self._folder, target, taken_away)
@@ -119,14 +110,12 @@ class Trackers:
         """Makes them what they were when they were kept; what stands there now goes into the room."""
         for aside in sorted(room.glob(f"*{_ASIDE}")):
             link = self._folder / aside.name.removesuffix(_ASIDE)
-            if _layout_of(link.name) is not None:
+            if linking_layout(link.name) is not None:
                 _away(link, room / f"{link.name}.after")
                 aside.rename(link)
         before = room / "latest-before"
         for name in _TRACKERS if before.is_dir() else ():
-            if (before / name).exists():
-                write_atomically(self._folder / name, _content(before / name))
-            elif (self._folder / name).exists():
+            if not _reproduce(before / name, self._folder / name) and os.path.lexists(self._folder / name):
                 (self._folder / name).rename(room / f"{name}.after")
 
     def _meant(self, target: Named | None, global_step: int) -> dict[str, tuple[str | None, bool]]:
@@ -145,6 +134,21 @@ class Trackers:
         }
 
 
+def is_tracker(name: str) -> bool:
+    """Whether a trainer resumes by an entry of that name."""
+    return name in _TRACKERS or linking_layout(name) is not None
+
+
+def texts_in(folder: Path, entries: Entries) -> dict[str, str]:
+    """The text of each tracker that is there, at most its first 4096 bytes; read anew each time. OSError."""
+    found = {}
+    for name in (name for name in _TRACKERS if entries.kinds.get(name) in ("file", "link")):
+        with contextlib.suppress(FileNotFoundError):  # taken away since, or a link to nothing
+            if entries.kinds[name] == "file" or (folder / name).is_file():
+                found[name] = _content(folder / name).decode(errors="replace").strip()
+    return found
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
@@ -154,22 +158,34 @@ def _content(path: Path) -> bytes:
         return file.read(_LONGEST_BYTES)
 
 
-def _linked(folder: Path, listed: Sequence[Named]) -> str | None:
+def _reproduce(source: Path, destination: Path) -> bool:
+    """Replaces the destination by the same: a link of the same text, or a file of the same content. False where the
+    source is not there."""
+    if source.is_symlink():
+        link_atomically(destination, os.readlink(source))  # noqa: PTH115 - the text as it is
+    elif source.exists():
+        write_atomically(destination, _content(source), alone=True)
+    else:
+        return False
+    return True
+
+
+def _linked(folder: Path, entries: Entries) -> str | None:
     """The tag that the newest of the names stands for, or what it says where that is none; "" where its change was cut
     short; None where there is no such name."""
-    links = dict(_links(folder))
-    if any(path.name[1:].removesuffix(_NEW) not in links for path in folder.glob(f".*{_NEW}")):
+    links, making = entries.links, (n for n in entries.kinds if n.startswith(".") and n.endswith(_NEW))
+    if any(name[1:].removesuffix(_NEW) not in links for name in making):
         return ""  # its successor is made already
     if not links:
         return None
     newest = max(links, key=lambda name: ((folder / name).lstat().st_mtime_ns, name))
-    return _stands_for(folder / newest, links[newest], listed)
+    return _stands_for(folder / newest, links[newest], entries.checkpoints)
 
 
-def _dangling(folder: Path) -> str | None:
+def _dangling(folder: Path, entries: Entries) -> str | None:
     """The first link to nothing, as a sentence."""
-    for name, _ in _links(folder):
-        if (folder / name).is_symlink() and not (folder / name).exists():
+    for name in entries.links:
+        if entries.kinds[name] == "link" and not (folder / name).exists():
             return f"{name} links to {shown(str((folder / name).readlink()))}, which is not there"
     return None
 
@@ -179,7 +195,7 @@ def _point_links(folder: Path, target: Named | None, room: Path) -> None:
     taken = (path.name.removesuffix(_ASIDE) for path in room.glob(f"*{_ASIDE}"))
     names = {name for name, _ in _links(folder)} | {*taken}
     for name in sorted(names):
-        layout = _layout_of(name)
+        layout = linking_layout(name)
         if layout is None or (target is not None and layout is not target.layout):
             continue
         link, aside = folder / name, room / f"{name}{_ASIDE}"
@@ -198,11 +214,7 @@ def _links(folder: Path) -> Iterator[tuple[str, Layout]]:
         names = sorted(entry.name for entry in folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return
-    yield from ((name, layout) for name in names if (layout := _layout_of(name)) is not None)
-
-
-def _layout_of(name: str) -> Layout | None:
-    return next((each for each in LAYOUTS.values() if each.links is not None and each.links.fullmatch(name)), None)
+    yield from ((name, layout) for name in names if (layout := linking_layout(name)) is not None)
 
 
 def _new(link: Path) -> Path:

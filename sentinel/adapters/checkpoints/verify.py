@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.checkpoints.declared import Declared, declared
 from sentinel.adapters.checkpoints.layouts import DEEPSPEED, UNIVERSAL, Named, optimizer_shards
+from sentinel.adapters.checkpoints.pace import Pace
 from sentinel.adapters.checkpoints.reading import TORCH_FILE, Progress, read_files
+from sentinel.adapters.checkpoints.remembered import Files, Needed, Remembered
 from sentinel.adapters.checkpoints.walk import Contents, Item, checkpoints_in, walk_checkpoint
+from sentinel.plan.observation import Verification
 from sentinel.vocabulary.errors import CheckpointError, LineError
 from sentinel.vocabulary.manifest import Digested, Manifest, decode_manifest, first_difference
 from sentinel.vocabulary.names import shown
@@ -27,15 +31,25 @@ class Examined:
     complete: bool | None  # everything is there that should be, by name and by not being empty; None is not known
     problem: str | None  # the first fault found, as a sentence
     files: tuple[Digested, ...] = ()  # every file, digested; empty unless requested and no fault was found
+    verification: Verification | None = None  # None where it was not read
 
 
 def examine(
-    folder: Path, named: Named, manifests: Path | None, *, digests: bool = False, progress: Progress | None = None
+    folder: Path,
+    named: Named,
+    manifests: Path | None,
+    *,
+    digests: bool = False,
+    progress: Progress | None = None,
+    remembered: Remembered | None = None,
+    pace: Pace | None = None,
 ) -> Examined:
     """Looks at everything in a checkpoint's folder and reads all of it; never unpickles. CheckpointError for a manifest
     that can't be read.
 
-    manifests: the folder of what the run's checkpoints were when they were saved; digests: also without a manifest.
+    manifests: the folder of what the run's checkpoints were when they were saved; digests: also without a manifest;
+    remembered: what need not be read again as long as it is the same file; pace: in the background, at that speed, and
+    ReadingStoppedError where it was told to stop.
     """
     known, written_ns = (_manifest(manifests, named.tag) if manifests else None) or (None, 0)
     sibling, contents = _sibling(folder, named), walk_checkpoint(folder, named)
@@ -55,19 +69,79 @@ def examine(
         return Examined(complete=True, problem=odd)
     if itself.doubt is not None and (known is None or doubtful):
         return Examined(complete=None, problem=itself.doubt)
-    files, unsound = read_files(
-        contents.root,
-        contents.files,
+    needed = Needed(
         crcs=known is None or doubtful,  # a digest of the whole file says more than the CRCs in it
         digests=digests or known is not None,
         pieces=itself.pieces,
-        progress=progress,
     )
-    if unsound is not None:
-        return Examined(complete=True, problem=unsound)
+    found = _read(contents, needed, remembered, progress=progress, pace=pace)
+    if found.unsound is not None:
+        return Examined(complete=True, problem=found.unsound)
+    files = found.files
     if known is not None and doubtful and not _mostly_as_in(known, files, named):
         known = None
-    return Examined(complete=True, problem=_other_digest(known, files), files=files)
+    problem = _other_digest(known, files)
+    if remembered is not None and problem is None:
+        remembered.keep(named.tag, found.known, found.read)
+    elif remembered is not None:
+        remembered.forget(named.tag)
+    return Examined(complete=True, problem=problem, files=files, verification=found.verification)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What reading a checkpoint has shown, with what was known of it."""
+
+    unsound: str | None
+    files: tuple[Digested, ...]  # ordered by name; empty unless digests were needed
+    known: Files  # what was remembered of the files that were not read
+    read: Files
+    verification: Verification
+
+
+def _read(
+    contents: Contents,
+    needed: Needed,
+    remembered: Remembered | None,
+    *,
+    progress: Progress | None,
+    pace: Pace | None,
+) -> _Found:
+    """Reads the files that are not remembered as the same ones."""
+    began_unix_s = time.time()
+    known = remembered.known(contents.tag, contents.files, needed) if remembered else {}
+    items = [item for item in contents.files if item.name not in known]
+    digested, unsound = read_files(
+        contents.root,
+        items,
+        crcs=needed.crcs,
+        digests=needed.digests,
+        pieces=needed.pieces,
+        progress=progress,
+        pace=pace,
+    )
+    if unsound is not None and remembered is not None:
+        remembered.forget(contents.tag)
+    sha256 = {file.name: file.sha256 for file in digested}
+    sha256 |= {name: file.sha256 for name, file in known.items() if file.sha256 is not None}
+    read = {item.name: needed.read(item, sha256.get(item.name), began_unix_s) for item in items}
+    return _Found(
+        unsound=unsound,
+        files=tuple(
+            Digested(name=item.name, size_bytes=item.size_bytes, sha256=sha256[item.name])
+            for item in contents.files
+            if item.name in sha256
+        ),
+        known=known,
+        read=read,
+        verification=Verification(
+            files=len(contents.files),
+            size_bytes=contents.size_bytes,
+            files_read=len(items),
+            bytes_read=sum(item.size_bytes for item in items),
+            oldest_unix_s=min([began_unix_s, *(file.read_unix_s for file in known.values())]),
+        ),
+    )
 
 
 def _manifest(manifests: Path, tag: str) -> tuple[Manifest, int] | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sentinel.adapters.checkpoints.entries import named_in
 from sentinel.adapters.checkpoints.layouts import Named, recognise
 from sentinel.durable import make_folders
 from sentinel.vocabulary.errors import QuarantineError, SentinelError
@@ -23,6 +24,7 @@ class Item:
     size_bytes: int
     mtime_ns: int
     identity: tuple[int, int]  # device and inode
+    ctime_ns: int  # of the inode's last change: of its content, its owner, its mode, or the number of its names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,8 @@ def walk(folder: Path, files: Sequence[str] | None = None) -> Contents:
                 folders.add(name)
             else:
                 identity = (status.st_dev, status.st_ino)
-                found.append(Item(name=name, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, identity=identity))
+                times = {"mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns}
+                found.append(Item(name=name, size_bytes=status.st_size, identity=identity, **times))
     except OSError as error:
         return Contents(root=folder, refusal=f"{shown(folder.name)} can't be looked at: {error.strerror}")
     return Contents(root=folder, files=tuple(sorted(found, key=lambda item: item.name)), folders=frozenset(folders))
@@ -103,10 +106,9 @@ def _refused(name: str, status: os.stat_result, owners: frozenset[int], device: 
 def checkpoints_in(folder: Path) -> list[Named]:
     """Every checkpoint of the folder, by step; none where it is not there. Reads nothing but the entries' names."""
     try:
-        found = [named for entry in folder.iterdir() if (named := recognise(entry.name))]
+        return list(named_in(entry.name for entry in folder.iterdir()))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted({named.tag: named for named in found}.values(), key=lambda named: named.order)
 
 
 def checkpoint_named(tag: str, error_class: type[SentinelError] = QuarantineError) -> Named:

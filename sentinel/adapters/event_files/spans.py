@@ -172,7 +172,7 @@ def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> tuple[i
     to its end, and what is wrong with it: a torn end goes to what is cut off; after any other problem the parts are not
     usable.
     """
-    with path.open("rb") as file, kept.open("wb", _BUFFER_BYTES) as keeps, cut.open("wb", _BUFFER_BYTES) as cuts:
+    with open_regular(path) as file, kept.open("wb", _BUFFER_BYTES) as keeps, cut.open("wb", _BUFFER_BYTES) as cuts:
         opened = EventFile(file)
         problem, iteration = None, spans.first_iteration or 0
         for stretch in opened.stretches():

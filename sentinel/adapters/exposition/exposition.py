@@ -1,5 +1,5 @@
-"""What a daemon shows of all its runs, built at a scrape: at /metrics, announced to Prometheus, or in a file where
-nobody can scrape. None of it may cost a turn."""
+"""What a daemon shows of all its runs, each written at its turn: at /metrics, announced to Prometheus, or in a file
+where nobody can scrape. None of it may cost a turn."""
 
 from __future__ import annotations
 
@@ -8,75 +8,36 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar
-
+from sentinel.adapters.exposition.scrapes import scrapes
 from sentinel.adapters.exposition.server import Server, is_loopback
 from sentinel.adapters.exposition.settings import Metrics
+from sentinel.adapters.exposition.text import RunText, page
 from sentinel.durable import write_atomically
 from sentinel.vocabulary.errors import SentinelError
-from sentinel.vocabulary.metrics import DAEMON_METRICS, Exported, Shown
 
 log = logging.getLogger(__name__)
 
 
-class DaemonCollector(Collector):
-    """Holds what each run's last turn has shown: one reference to what never changes, so a scrape and a turn never wait
-    for each other, and a scrape never mixes two turns of a run."""
+class Page:
+    """Holds the lines of each run's last turn: references to what never changes, so a scrape and a turn never wait for
+    each other, and a scrape never mixes two turns of a run."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, tuple[Shown, ...]] = {}
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
+        self._runs: dict[str, RunText] = {}
 
-    def show(self, run: str, shown: Iterable[Shown]) -> None:
-        self._shown[run] = tuple(shown)
+    def show(self, run: str, text: RunText) -> None:
+        self._runs[run] = text
 
     def withdraw(self, run: str) -> None:
-        self._shown.pop(run, None)
+        self._runs.pop(run, None)
 
-    def text(self) -> bytes:
-        """The whole of it in Prometheus's text format."""
-        return generate_latest(self.registry)
-
-    def describe(self) -> Iterator[Metric]:
-        """Every family, empty: so that a scrape may ask for some of them by `name[]`."""
-        return (_family(metric) for metric in DAEMON_METRICS)
-
-    def collect(self) -> Iterator[Metric]:
-        """The families that have a series, in the order of the vocabulary."""
-        series: dict[str, list[Shown]] = {}
-        for of_run in tuple(self._shown.values()):
-            for shown in of_run:
-                series.setdefault(shown.name, []).append(shown)
-        for metric in DAEMON_METRICS:
-            if metric.name not in series:
-                continue
-            family = _family(metric)
-            for shown in series[metric.name]:
-                _add(family, metric, shown)
-            yield family
-
-
-def _family(metric: Exported) -> CounterMetricFamily | GaugeMetricFamily:
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    return kind(metric.name, metric.help, labels=metric.labels)
-
-
-def _add(family: CounterMetricFamily | GaugeMetricFamily, metric: Exported, shown: Shown) -> None:
-    if shown.exemplar is None or metric.kind != "counter":
-        family.add_metric(shown.labels, shown.value)
-        return
-    counted = Exemplar(dict(shown.exemplar.labels), shown.exemplar.value, shown.exemplar.time_unix_s)
-    labels = dict(zip(metric.labels, shown.labels, strict=True))  # older versions take no exemplar in add_metric
-    family.add_sample(shown.name, labels, shown.value, exemplar=counted)
+    def text(self, *, openmetrics: bool = False, names: Collection[str] = ()) -> bytes:
+        return page(tuple(self._runs.values()), openmetrics=openmetrics, names=names)
 
 
 class Textfile:
@@ -87,13 +48,11 @@ class Textfile:
         self._path = path
         self._complained = False
 
-    def write(self, shown: Iterable[Shown]) -> None:
-        collector = DaemonCollector()
-        collector.show("", shown)
+    def write(self, text: RunText) -> None:
         try:
             # Whole or not at all, and not forced to the disk. Its name does not end in .prom: nobody reads half of it.
             beside = self._path.with_name(f".{self._path.name}.new")
-            beside.write_bytes(collector.text())
+            beside.write_bytes(page((text,)))
             beside.chmod(0o644)
             beside.replace(self._path)
         except OSError as error:
@@ -112,7 +71,7 @@ class Textfile:
 NAME = "scrape-watch.json"  # where Prometheus's file_sd finds the watch; one run's is beside the trainer's scrape.json
 
 
-class Exposition(DaemonCollector):
+class Exposition(Page):
     """One server, whatever the number of runs. What goes wrong in it is logged, and the watch goes on without."""
 
     def __init__(self, settings: Metrics, announced: Path, labels: Mapping[str, str], *, once: bool = False) -> None:
@@ -163,7 +122,7 @@ class Exposition(DaemonCollector):
 
     def _listening(self) -> Server | None:
         try:
-            server = Server(self.registry, self._settings)
+            server = Server(scrapes(self), self._settings)
         except (OSError, ValueError, SentinelError) as error:  # ValueError: no name that DNS could be asked for
             log.error("/metrics of sentinel itself can't be served: %s; the watch goes on without", error)
             return None

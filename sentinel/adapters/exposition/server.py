@@ -16,15 +16,14 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
-
 from sentinel import bounded
 from sentinel.adapters.exposition.settings import Metrics
+from sentinel.adapters.exposition.visitors import ASKS_WITHIN_S, Visitors
 from sentinel.vocabulary.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_SHORTEST = 16  # characters of a token: a shorter one could be guessed by who may try for days
+SHORTEST_TOKEN = 16  # characters of a token: a shorter one could be guessed by who may try for days
 
 
 class Certificate:
@@ -57,7 +56,7 @@ class Certificate:
         found: list[int] = []
         for what, path in (("certificate", self._certificate), ("key", self._key)):
             try:
-                status = path.stat()
+                status = path.stat()  # a change within reading shows as another status at the next look
             except OSError as error:
                 raise ConfigError(f"{what}: {path} can't be read: {error.strerror}") from error
             found += (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -67,7 +66,8 @@ class Certificate:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         named = f"certificate: {self._certificate}"
         try:
-            context.load_cert_chain(self._certificate, self._key, password=lambda: b"")  # or OpenSSL asks the terminal
+            with bounded.private_copy(self._certificate) as certificate, bounded.private_copy(self._key) as key:
+                context.load_cert_chain(certificate, key, password=lambda: b"")  # or OpenSSL asks the terminal
         except ssl.SSLError as error:
             why = f": {error.reason}" if error.reason else ""
             raise ConfigError(f"{named} and the key {self._key} can't be used together{why}") from error
@@ -97,29 +97,49 @@ class Token:
             return False
         self._complaint = ""
         scheme, _, given = (authorization or "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected.encode())
-        return same and scheme.lower() == "bearer"
+        return is_token(given.strip(), expected) and scheme.lower() == "bearer"
 
     def _read(self) -> str:
         named = f"token_file: {self._path}"
         try:
-            token = bounded.read_text(self._path, bounded.SECRET_BYTES).strip()
+            token = bounded.read_secret(self._path)
         except OSError as error:
             raise ConfigError(f"{named} can't be read: {error.strerror}") from error
-        if len(token) < _SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:
-            raise ConfigError(f"{named} should hold {_SHORTEST} visible ASCII characters or more, alone")
+        if len(token) < SHORTEST_TOKEN:
+            raise ConfigError(f"{named} should hold {SHORTEST_TOKEN} characters or more")
         return token
+
+
+def is_token(given: str, expected: str) -> bool:
+    """Whether a header brings it, in a time that does not depend on where it is wrong. `given` is as http.server reads
+    a header, a character for each byte; the token is sent as UTF-8."""
+    return hmac.compare_digest(given.encode("latin-1", "replace"), expected.encode())
 
 
 App = Callable[..., Iterable[bytes]]  # a WSGI application: (environment, start_response) -> the answer's body
 
 
-_MOST_VISITORS = 16  # a scrape that comes while so many are being answered is sent away, and comes again
-_PATIENCE_S = 5.0  # for which a client may be silent: one that never asks, or never reads, is let go
+_MOST_VISITORS = 32
+_ANSWERED_WITHIN_S = 15.0  # a request and its answer: who never reads is let go
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _PATIENCE_S
+    server: _Listener
+    timeout = _ANSWERED_WITHIN_S
+    server_version = "sentinel"
+    sys_version = ""
+
+    def parse_request(self) -> bool:
+        is_whole = super().parse_request()
+        self.server.visitors.has_asked(self.client_address)
+        return is_whole
+
+    def send_error(self, code: int, *_: Any, **__: Any) -> None:
+        """What is no request: only who brings the token is told what is wrong with it."""
+        status = HTTPStatus(code) if self.server.token is None else HTTPStatus.UNAUTHORIZED
+        text = f"{status.value} {status.phrase}"
+        self.close_connection = True
+        self.wfile.write(f"HTTP/1.0 {text}\r\nContent-Type: text/plain\r\n\r\n{text}\n".encode())
 
     def log_message(self, *_: Any) -> None:
         """Scrapes are no news."""
@@ -132,18 +152,39 @@ class _Handler(WSGIRequestHandler):
 
 
 class SecuredServer(ThreadingMixIn):
-    """A server of the standard library, with HTTPS where it has a certificate. Who is slow to shake hands holds up
-    nobody: that is done in the request's own thread, and not for long."""
+    """A server of the standard library, with HTTPS where it has a certificate. Who is slow to shake hands or to ask
+    holds up nobody: that is done in the request's own thread, and not for long."""
 
     daemon_threads = True
+    block_on_close = False
     certificate: Certificate | None = None
+    visitors: Visitors
+
+    def service_actions(self) -> None:
+        self.visitors.end_late()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.visitors.comes(request, client_address):
+            self.shutdown_request(request)  # type: ignore[attr-defined]
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # there can be no more threads just now
+            self.visitors.goes(client_address)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.visitors.goes(client_address)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         finish = super().finish_request  # type: ignore[misc]  # of the server that this is mixed into
         if self.certificate is None:
             finish(request, client_address)
             return
-        request.settimeout(_PATIENCE_S)
+        request.settimeout(ASKS_WITHIN_S)
         with self.certificate.context().wrap_socket(request, server_side=True) as secure:
             finish(secure, client_address)
 
@@ -152,14 +193,20 @@ class SecuredServer(ThreadingMixIn):
 
 
 class _Listener(SecuredServer, WSGIServer):
-    block_on_close = False
-
-    def __init__(self, family: socket.AddressFamily, place: Any, app: App, certificate: Certificate | None) -> None:
+    def __init__(
+        self,
+        family: socket.AddressFamily,
+        place: Any,
+        app: App,
+        certificate: Certificate | None,
+        token: Token | None,
+    ) -> None:
         self.address_family = family
         self.certificate = certificate
-        self._rooms = threading.BoundedSemaphore(_MOST_VISITORS)
+        self.token = token
+        self.visitors = Visitors(_MOST_VISITORS, answered_within_s=_ANSWERED_WITHIN_S)
         super().__init__(place, _Handler)
-        self.set_app(app)
+        self.set_app(app if token is None else _guarded(app, token))
 
     def server_bind(self) -> None:
         """Without asking DNS for the host's own name, which may take its time."""
@@ -171,43 +218,24 @@ class _Listener(SecuredServer, WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._rooms.acquire(blocking=False):
-            try:
-                super().process_request(request, client_address)
-            except RuntimeError:  # there can be no more threads just now
-                self._rooms.release()
-                raise
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._rooms.release()
-
 
 class Server:
-    """Serves a registry as the `[metrics]` table has it; where the port is taken, at any free one. OSError; ConfigError
-    where the certificate or the token can't be had: it is not served without them."""
+    """Serves the application as the `[metrics]` table has it; where the port is taken, at any free one. OSError;
+    ConfigError where the certificate or the token can't be had: it is not served without them."""
 
-    def __init__(self, registry: CollectorRegistry, settings: Metrics) -> None:
+    def __init__(self, app: App, settings: Metrics) -> None:
         certificate = None if settings.certificate is None else Certificate(settings.certificate, settings.key)
         token = None if settings.token_file is None else Token(settings.token_file)
-        app: App = make_wsgi_app(registry)
-        if token is not None:
-            app = _guarded(app, token)
         found = socket.getaddrinfo(
             settings.address or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, place = found[0][0], found[0][4]
         try:
-            self._listener = _Listener(family, place, app, certificate)
+            self._listener = _Listener(family, place, app, certificate, token)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            self._listener = _Listener(family, (place[0], 0, *place[2:]), app, certificate)
+            self._listener = _Listener(family, (place[0], 0, *place[2:]), app, certificate, token)
         self.address, self.port = str(self._listener.server_address[0]), int(self._listener.server_address[1])
         if settings.port not in (0, self.port):
             log.warning("port %d is taken, so /metrics of sentinel itself is at port %d", settings.port, self.port)

@@ -29,14 +29,15 @@ class Metrics:
 
     certificate: Path | None = None
     """PEM file with the certificate and its chain: with it, HTTPS (TLS 1.2 and up) and nothing else. A renewed one is
-    taken up by the next scrape."""
+    taken up by the next scrape, once certificate and key fit."""
 
     key: Path | None = None
     """PEM file with its key, not encrypted; by default it is in the certificate's file."""
 
     token_file: Path | None = None
-    """File that holds a bearer token of 16 characters or more: who does not bring it is told nothing. Read for each
-    scrape. Without a certificate it travels in the clear, which is warned of beyond this machine."""
+    """File that holds a bearer token of 16 characters or more, any that can be seen: who does not bring it is told
+    nothing. Read for each scrape. Without a certificate it travels in the clear, which is warned of beyond this
+    machine."""
 
     textfile: Path | None = None
     """A file to write the same to after each turn, for node_exporter's textfile collector, where no client reaches a

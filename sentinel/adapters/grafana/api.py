@@ -13,6 +13,7 @@ import niquests
 from grafana_client.api import GrafanaApi
 from grafana_client.client import GrafanaClientError, GrafanaException, GrafanaServerError, GrafanaTimeoutError
 
+from sentinel.adapters.http_client import within
 from sentinel.plan.annotations import Annotation
 from sentinel.vocabulary.errors import ConfigError, GrafanaUnavailable
 
@@ -53,6 +54,7 @@ class Grafana:
             user_agent="sentinel",
         )
         self._api.client.s.max_redirects = 0  # a POST that follows one arrives without its body, or elsewhere
+        self._timeout_s = timeout_s
         self._tries = tries
         self._pause = pause
 
@@ -129,8 +131,8 @@ class Grafana:
 
     def _answer(self, call: Callable[[], Any]) -> Any:
         try:
-            answer = call()
-        except GrafanaTimeoutError as error:
+            answer = within(self._timeout_s, call)
+        except (GrafanaTimeoutError, TimeoutError) as error:
             raise GrafanaUnavailable(self.host, "no answer in time") from error
         except GrafanaServerError as error:
             raise GrafanaUnavailable(self.host, f"it answered {error.status_code}") from error

@@ -7,9 +7,9 @@ import http.client
 import os
 import signal
 import smtplib
+import socket
 import ssl
 import subprocess
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,17 +18,18 @@ from email.utils import format_datetime, parsedate_to_datetime
 from hashlib import sha256
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from sentinel.adapters.http_client import Cut, Unreachable, answer, cut_after, trusting
+from sentinel.adapters.http_client import Cut, Refused, Unreachable, answer, bearer, cut_after, trusting
 from sentinel.adapters.paging import settings
 from sentinel.adapters.paging.secret import Secret
 from sentinel.adapters.paging.settings import split_address
 from sentinel.plan.page import Page
-from sentinel.vocabulary.errors import PagerError
+from sentinel.vocabulary.errors import ConfigError, PagerError
 from sentinel.vocabulary.numbers import dump_json
 
+_LONGEST_REPLIES_BYTES = 1 << 20  # of a mail server, in one conversation
 _LONGEST_ASKED_S = 3600.0  # Retry-After is heeded up to this: "next year" is tried again in an hour
 
 
@@ -39,18 +40,17 @@ def post(url: str, document: Any, *, token: str | None, ca_file: Path | None, ti
     request.add_header("Content-Type", "application/json")
     request.add_header("User-Agent", "sentinel")
     if token is not None:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
+        request.add_unredirected_header("Authorization", bearer(token))
     try:
         with answer(request, trusting(ca_file), timeout_s):
             pass  # its text says no more
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _answered(host, error) from None
+    except Refused as error:
+        raise _answered(host, error) from None
     except Unreachable as error:
         raise PagerError(f"{host} can't be reached: {error}") from None
 
 
-def _answered(host: str | None, error: urllib.error.HTTPError) -> PagerError:
+def _answered(host: str | None, error: Refused) -> PagerError:
     if error.code in (301, 302, 303, 307, 308):
         to = urlsplit(error.headers.get("Location") or "")
         where = f"{to.scheme}://{to.hostname}" if to.scheme and to.hostname else "another path of its own"
@@ -67,7 +67,7 @@ def _asked_s(retry_after: str | None) -> float | None:
     try:
         is_date = not retry_after.isdigit()
         asked_s = parsedate_to_datetime(retry_after).timestamp() - time() if is_date else float(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return min(max(asked_s, 0.0), _LONGEST_ASKED_S)
 
@@ -86,6 +86,8 @@ class Channel:
         """ConfigError when a secret is not where the configuration says."""
         for what in ("url", "token", "user", "password"):
             self._secret(what).check()
+        if isinstance(self._of, settings.Mail):
+            self._login()
 
     def send(self, page: Page) -> None:
         """Returns when the page has arrived. PagerError, ConfigError."""
@@ -95,14 +97,24 @@ class Channel:
             case settings.Alertmanager() as of:
                 self._post(of, f"{of.url.rstrip('/')}/api/v2/alerts", _alerts(page, of.firing_for_s))
             case settings.Mail() as of:
-                user, password = self._secret("user"), self._secret("password")
-                _send_mail(of, _mail(page, of), (user.read(), password.read()) if password else None)
+                _send_mail(of, _mail(page, of), self._login())
             case settings.Command() as of:
                 _run(of, page, self._environ)
 
     def _post(self, of: settings.Webhook | settings.Alertmanager, url: str, document: Any) -> None:
         token = self._secret("token")
         post(url, document, token=token.read() if token else None, ca_file=of.ca_file, timeout_s=of.timeout_s)
+
+    def _login(self) -> tuple[str, str] | None:
+        """User and password; None where the server asks for none. ConfigError."""
+        user, password = self._secret("user"), self._secret("password")
+        if not password:
+            return None
+        login = user.read(), password.read()
+        for what, text in zip(("user", "password"), login, strict=True):
+            if not text.isascii():
+                raise ConfigError(f"{what}: should be of ASCII characters: smtplib sends no others to log in")
+        return login
 
     def _secret(self, what: str) -> Secret:
         plain, env, file = (getattr(self._of, key, None) for key in (what, f"{what}_env", f"{what}_file"))
@@ -188,13 +200,38 @@ def _send_mail(of: settings.Mail, mail: EmailMessage, login: tuple[str, str] | N
             raise PagerError(f"{of.host} can't be reached: {cut.why or error}") from None
 
 
+class _Replies:
+    """What the server says, line by line, up to a size: one reply may have any number of lines."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._left = file, _LONGEST_REPLIES_BYTES
+
+    def readline(self, most: int) -> bytes:
+        line = self._file.readline(most)
+        self._left -= len(line)
+        if self._left < 0:
+            raise OSError("it replies without end")
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class _Smtp(smtplib.SMTP):
     def __init__(self, cut: Cut, of: settings.Mail) -> None:
-        cut.watch(self)  # before it connects: a server may dawdle over its greeting, too
+        self._cut = cut
         super().__init__(of.host, of.port, timeout=of.timeout_s)
 
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        return self._cut.connect((host, port), timeout)
 
-class _SmtpTls(smtplib.SMTP_SSL):
+    def getreply(self) -> tuple[int, bytes]:
+        if self.file is None and self.sock is not None:
+            self.file = _Replies(self.sock.makefile("rb"))
+        return super().getreply()
+
+
+class _SmtpTls(smtplib.SMTP_SSL, _Smtp):
     def __init__(self, cut: Cut, of: settings.Mail, context: ssl.SSLContext | None) -> None:
-        cut.watch(self)
-        super().__init__(of.host, of.port, timeout=of.timeout_s, context=context)
+        self._cut = cut
+        smtplib.SMTP_SSL.__init__(self, of.host, of.port, timeout=of.timeout_s, context=context)

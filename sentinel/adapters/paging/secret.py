@@ -33,17 +33,11 @@ class Secret:
         if self.plain is not None:
             return self.plain
         try:
-            found = (
-                self.environ[self.env or ""]
-                if self.file is None
-                else bounded.read_text(self.file, bounded.SECRET_BYTES)
-            )
+            found = self.environ[self.env or ""].strip() if self.file is None else bounded.read_secret(self.file)
         except KeyError:
             raise ConfigError(f"{self.what}_env: the environment has no {self.env}") from None
         except OSError as error:
             raise ConfigError(f"{self.what}_file: {self.file} can't be read: {error.strerror}") from error
-        found = found.strip()
-        if not found or not found.isprintable():  # the error that refuses a line break in a header would quote it
-            where = self.env or self.file
-            raise ConfigError(f"{self.what}: {where} should hold one line, of characters that can be seen")
+        if (why := bounded.why_no_secret(found)) is not None:
+            raise ConfigError(f"{self.what}: {self.env} {why}")
         return found

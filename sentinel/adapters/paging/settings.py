@@ -106,7 +106,7 @@ class Mail(_Channel):
     """The environment variable that holds the password."""
 
     password_file: Path | None = None
-    """The file that holds the password; read anew for each mail."""
+    """The file that holds the password, of ASCII characters; read anew for each mail."""
 
     ca_file: Path | None = None
     """Certificates to trust beside the system's own."""

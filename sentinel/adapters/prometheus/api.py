@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import http.client
 import math
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -16,11 +13,11 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from sentinel import bounded
-from sentinel.adapters.http_client import Unreachable, answer, trusting
+from sentinel.adapters.http_client import Refused, TooLong, Unreachable, answer, bearer, body_of, trusting
 from sentinel.vocabulary.errors import ScrapeError
 
 _LONGEST_ANSWER_BYTES = 32 << 20  # a quarter of a million values; more is asked for in smaller pieces
-_CHUNK_BYTES = 1 << 16
+_BEYOND_S = 300.0  # that an answer may reach beyond what was asked about; Prometheus's own look-back
 _LONGEST_ADDRESS = 4000  # characters; a longer query is posted, a shorter one not: a proxy may let us only GET
 
 
@@ -56,6 +53,9 @@ class _Refusal(msgspec.Struct):
     error: str
 
 
+# What decoding raises: msgspec's own, UnicodeDecodeError for a text that is none, and of arrays in arrays without end.
+_NO_DOCUMENT = (msgspec.MsgspecError, ValueError, RecursionError)
+
 _answer = msgspec.json.Decoder(_Answer, strict=False).decode  # not strict: values are strings, "1.5", "NaN"
 
 
@@ -78,7 +78,7 @@ class Door:
         """What each request says of itself. ScrapeError names the file that can't be read."""
         headers = {"Accept": "application/json", "User-Agent": "sentinel"}
         if self.token_file is not None:
-            headers["Authorization"] = f"Bearer {self._secret(self.token_file)}"
+            headers["Authorization"] = bearer(self._secret(self.token_file))
         elif self.user is not None and self.password_file is not None:
             pair = f"{self.user}:{self._secret(self.password_file)}".encode()
             headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
@@ -86,12 +86,9 @@ class Door:
 
     def _secret(self, path: Path) -> str:
         try:
-            found = bounded.read_text(path, bounded.SECRET_BYTES).strip()
+            return bounded.read_secret(path)
         except OSError as error:
             raise ScrapeError(self.host, f"{path} can't be read: {error.strerror}") from None
-        if not found or not found.isascii() or not found.isprintable():  # http.client would quote it in its error
-            raise ScrapeError(self.host, f"{path} should hold one line, of ASCII characters that can be seen")
-        return found
 
 
 class Api:
@@ -107,8 +104,8 @@ class Api:
         reach_s = math.ceil(until - since) + 1  # Prometheus 3 leaves the first moment out
         body = self._query(query=f"{selector}[{reach_s}s]", time=f"{until:.3f}")
         try:
-            return series_in(body)
-        except msgspec.MsgspecError:
+            return series_in(body, until - reach_s, until)
+        except ValueError:
             raise NotUnderstood(self.host, "it does not answer as a Prometheus") from None
 
     def _query(self, **parameters: str) -> bytes:
@@ -122,18 +119,19 @@ class Api:
         try:
             context = trusting(door.ca_file) if urlsplit(door.url).scheme == "https" else None
             with answer(request, context, door.timeout_s) as response:
-                return b"".join(_within_bounds(response))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._refused(error) from None
+                return body_of(response, _LONGEST_ANSWER_BYTES)
+        except TooLong:
+            raise TooMuch from None
+        except Refused as error:
+            raise self._refused(error) from None
         except Unreachable as error:
             raise ScrapeError(door.host, str(error)) from None
 
-    def _refused(self, error: urllib.error.HTTPError) -> Exception:
+    def _refused(self, error: Refused) -> Exception:
         """What Prometheus says of the query itself is worth telling: it quotes no secret, for none is in there."""
         said = ""
-        with contextlib.suppress(OSError, http.client.HTTPException, msgspec.MsgspecError):
-            said = msgspec.json.decode(error.read(_CHUNK_BYTES), type=_Refusal).error[:300]
+        with contextlib.suppress(*_NO_DOCUMENT):
+            said = msgspec.json.decode(error.body, type=_Refusal).error[:300]
         if error.code == 413 or (error.code == 422 and "too many samples" in said):
             return TooMuch()
         if error.code in (400, 422):
@@ -141,15 +139,16 @@ class Api:
         return ScrapeError(self.host, f"it answers {error.code}: {said or error.reason}")
 
 
-def series_in(answer: bytes) -> list[Series]:
-    """The matrix of an answer. Raises MsgspecError where it is none."""
-    return _answer(answer.replace(b'"+Inf"]', b'"inf"]')).data.result  # the one spelling that msgspec does not know
-
-
-def _within_bounds(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    size = 0
-    while chunk := response.read1(_CHUNK_BYTES):
-        size += len(chunk)
-        if size > _LONGEST_ANSWER_BYTES:
-            raise TooMuch
-        yield chunk
+def series_in(answer: bytes, since: float, until: float) -> list[Series]:
+    """The matrix of an answer about `since` to `until`, Unix seconds. ValueError where it is none, or tells of other
+    times: a reading from the year 5000 would be the newest one for ever."""
+    try:
+        found = _answer(
+            answer.replace(b'"+Inf"]', b'"inf"]')
+        ).data.result  # the one spelling that msgspec does not know
+    except _NO_DOCUMENT as error:
+        raise ValueError(str(error)[:300]) from None
+    earliest, latest = since - _BEYOND_S, until + _BEYOND_S
+    if not all(earliest <= point.at <= latest for one in found for point in one.values):
+        raise ValueError("it holds a time that was not asked about")
+    return found

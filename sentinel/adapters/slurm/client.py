@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from sentinel.jobscript.slurm_jobs import UNLIMITED, JobProperties, SlurmJob
 from sentinel.vocabulary.errors import NotOurJob, SentinelError, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
-_FIELDS = ("id", "array", "tasks", "state", "name", "user", "comment", "dependency", "nodes")  # of SlurmJob
+# Of SlurmJob, in the order of _FORMAT
+_FIELDS = ("id", "array", "tasks", "state", "name", "user", "comment", "dependency", "nodes", "directory")
 # Unit and record separators: a job's name and comment are anybody's text. This form is the same in every Slurm.
-_FORMAT = "\x1f".join(("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E", "%N")) + "\x1e"
+_FORMAT = "\x1f".join(("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E", "%N", "%Z")) + "\x1e"
 _SQUEUE = ("squeue", "--all", "--noheader", "--states=all", f"--format={_FORMAT}")
 
 _AWAY = re.compile(
@@ -33,7 +34,10 @@ _NO_NODES = re.compile(
 )
 _DENIED = re.compile(r"access/permission denied|not permitted", re.IGNORECASE)
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
-_OUR_VARIABLES = re.compile(r"(?!SLURM_CONF$)(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SCANCEL|SENTINEL)_")
+_JOB_ID = re.compile("[0-9]{1,10}")
+_LARGEST_JOB_ID = 0xFFFF_FFFD  # Slurm's NO_VAL and INFINITE are above
+_IDS_PER_QUERY = 2_000  # Linux takes 128 KiB as one argument: 11,000 ids of ten digits
+OUR_VARIABLES = re.compile(r"(?!SLURM_CONF$)(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SCANCEL|SENTINEL)_")
 
 # squeue --json's names of those of JobProperties' fields that it calls otherwise
 _NAMES = {"reservation": "resv_name", "nodes": "node_count", "working_directory": "current_working_directory"}
@@ -119,11 +123,20 @@ class SlurmClient:
         return _jobs(self._ask(*_SQUEUE, f"--user={self.user}"))
 
     def jobs_by_id(self, groups: Collection[str]) -> tuple[SlurmJob, ...]:
-        """These jobs and arrays, whoever's they are, ended ones too; the controller may not know some, or any."""
-        answer = self._tell(*_SQUEUE, f"--jobs={','.join(sorted(groups))}")
-        if answer.code and not _NO_SUCH_JOB.search(answer.stderr):
-            raise SlurmUnavailable("squeue", answer.last_line)
-        return _jobs(answer.stdout)
+        """These jobs and arrays, whoever's they are, ended ones too; the controller may not know some, or any.
+
+        One query for up to 2,000 ids. An id that is none of Slurm's is not asked for: squeue refuses the whole query
+        because of it. An error that answers a query for several ids says nothing about any of them.
+        """
+        asked = sorted(group for group in groups if _JOB_ID.fullmatch(group) and 0 < int(group) <= _LARGEST_JOB_ID)
+        found: list[SlurmJob] = []
+        for first in range(0, len(asked), _IDS_PER_QUERY):
+            ids = asked[first : first + _IDS_PER_QUERY]
+            answer = self._tell(*_SQUEUE, f"--jobs={','.join(ids)}")
+            if answer.code and (len(ids) > 1 or not _NO_SUCH_JOB.search(answer.stderr)):
+                raise SlurmUnavailable("squeue", answer.last_line)
+            found += _jobs(answer.stdout)
+        return tuple(found)
 
     def recorded(self, group: str) -> Recorded:
         """What the job or array was submitted as. SlurmRefused when the controller does not know it any more."""
@@ -135,7 +148,7 @@ class SlurmClient:
         """What each of these jobs and arrays was submitted as, by one query; those that the controller knows."""
         try:
             records = json.loads(self._ask("squeue", "--all", "--json"))["jobs"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SlurmUnavailable("squeue --json", "its answer is no JSON with jobs in it") from error
         found: dict[str, Recorded] = {}
         for record in records:
@@ -199,7 +212,7 @@ class SlurmClient:
         return answer.stdout
 
     def _tell(self, *command: str, extra: Mapping[str, str] | None = None) -> Answer:
-        environment = {k: v for k, v in os.environ.items() if not _OUR_VARIABLES.match(k)}
+        environment = {k: v for k, v in os.environ.items() if not OUR_VARIABLES.match(k)}
         # Without this, squeue shortens the list of an array's waiting tasks to 64 characters.
         return self._run(command, {**environment, "SLURM_BITSTR_LEN": "0", **(extra or {})}, self._timeout_s)
 

@@ -10,15 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
+from sentinel.adapters.slurm.evidence import evidence_of
 from sentinel.adapters.slurm.preparing import Preparation
-from sentinel.adapters.slurm.queue import NamedJobs, Queue, fate_of, foreign
+from sentinel.adapters.slurm.queue import Queue, fate_of, foreign
 from sentinel.adapters.slurm.records import JobRecords, Recording
 from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
-from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run
+from sentinel.jobscript.slurm_jobs import SlurmJob
+from sentinel.jobscript.whose_jobs import Found, jobs_of_run
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.observation import Fate, JobsSeen, WriterSeen
-from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmUnavailable
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive, JobUnclear, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
@@ -47,9 +49,9 @@ class SlurmLauncher:
         self._shared = queue or Queue(client, clock)
         self._records = JobRecords(settings.state_dir / "jobs")
         self._submissions = Submissions(settings.state_dir / "submissions")
-        self._recording = Recording(client, self._shared, self._records)
+        self._recording = Recording(client, self._shared, self._records, clock)
         self._preparation = Preparation(client, settings, self._records, self._submissions)
-        self._by_id = NamedJobs(client, settings.query_interval_s, clock)
+        self._evidence = evidence_of(client, settings, self._shared, self._records, self._preparation)
         # the user's, and the run's own, by the last answer; () while there is none
         self._jobs: tuple[SlurmJob, ...] = ()
         self._baseline: Baseline | None = None
@@ -59,10 +61,11 @@ class SlurmLauncher:
         """The run's jobs, from an answer of Slurm's that is at most query_interval_s old, longer while it is away."""
         try:
             self._jobs = self._with_named(self._shared.within(self._settings.query_interval_s), started)
-        except SlurmUnavailable as error:
-            self._jobs = ()
+            jobs = self._certainly_of_run(started)
+        except (SlurmUnavailable, JobUnclear) as error:
+            if isinstance(error, SlurmUnavailable):
+                self._jobs = ()
             return JobsSeen(known=False, why_unknown=str(error), prepares=True)
-        jobs = self._of_run(started)
         writers = tuple(
             WriterSeen(id=j.shown, rollback=rollback_of(j), pending=j.waits, foreign=foreign(j)) for j in jobs
         )
@@ -95,7 +98,10 @@ class SlurmLauncher:
         newest = self._records.newest()
         names = {*list(dict.fromkeys(reversed(_groups_of(started))))[:_ASKED], *([newest] if newest else [])}
         names |= {job for ids in self._submitted().values() for job in ids}
-        return (*queue, *self._by_id.beside(queue, names, afresh=afresh))
+        seen = {name for job in queue for name in (job.id, job.group)}
+        named = self._shared.named
+        age_s = self._settings.query_interval_s
+        return (*queue, *(named.afresh(names - seen) if afresh else named.within(age_s, names - seen)))
 
     def _submitted(self) -> dict[str | None, list[str]]:
         """Rollback (None: a restart without one) -> jobs that were submitted for it last and that no record knows."""
@@ -126,12 +132,13 @@ class SlurmLauncher:
         return {key: fate_of(name, self._jobs) for key, name in names.items() if name}
 
     def keep(self, started: Sequence[RunStarted]) -> None:
-        self._recording.keep(self._of_run(started))
+        self._recording.keep(self._of_run(started).jobs)
         ours = set(_groups_of(started))
         self._recording.note_failed_nodes([job for job in self._jobs if ours & {job.id, job.group}])
 
     def keep_stacks(self, folder: Path) -> None:
-        for job in jobs_of_run(self._jobs, run=self._settings.run, known=self._records.groups(), job_name=None, but=()):
+        known = self._records.groups()
+        for job in jobs_of_run(self._jobs, run=self._settings.run, known=known, job_name=None, but=()).jobs:
             try:
                 stacks = self._client.stacks(job.id) if not job.waits else ""
                 if stacks:
@@ -175,7 +182,7 @@ class SlurmLauncher:
     def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Writes what the rollback, or a restart, will submit, and has bash and Slurm check it. Submits nothing."""
         jobs = self._left(started, rollback)
-        self._recording.keep(self._of_run(started), insist=True)
+        self._recording.keep(self._certainly_of_run(started), insist=True)
         label = rollback or restart_of(self._records.newest())
         if label not in self._submissions.labels():
             if jobs:
@@ -193,7 +200,7 @@ class SlurmLauncher:
         self._shared.forget()
         left = self._left(started, spare)
         self.keep(started)
-        waiting = [job for job in self._of_run(started) if job.waits]
+        waiting = [job for job in self._certainly_of_run(started) if job.waits]
         self._recording.keep(waiting, insist=True)  # once they are cancelled, what they were to run is lost
         self._preparation.note_stopped(left)
         for group in _waiting_first(left):
@@ -251,19 +258,27 @@ class SlurmLauncher:
 
     def _fresh(self, started: Sequence[RunStarted]) -> tuple[SlurmJob, ...]:
         self._jobs = self._with_named(self._fresh_queue(), started, afresh=True)
-        return self._of_run(started)
+        return self._certainly_of_run(started)
 
     def _left(self, started: Sequence[RunStarted], spare: str | None) -> list[SlurmJob]:
         """The run's jobs, asked afresh, but those of the spared rollback."""
         return [job for job in self._fresh(started) if spare is None or rollback_of(job) != spare]
 
-    def _of_run(self, started: Iterable[RunStarted]) -> tuple[SlurmJob, ...]:
+    def _certainly_of_run(self, started: Sequence[RunStarted]) -> tuple[SlurmJob, ...]:
+        """JobUnclear where a job may be the run's or another run's."""
+        found = self._of_run(started)
+        if found.unclear is not None:
+            raise JobUnclear(found.unclear)
+        return found.jobs
+
+    def _of_run(self, started: Iterable[RunStarted]) -> Found:
         return jobs_of_run(
             self._jobs,
             run=self._settings.run,
             known=[s.job_id for s in started if s.job_id],
             job_name=self._settings.job_name,
             but=[self._settings.own_job] if self._settings.own_job else [],
+            evidence=self._evidence,
         )
 
 

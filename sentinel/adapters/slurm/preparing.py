@@ -99,9 +99,13 @@ class Preparation:
     def original(self, group: str) -> str:
         """The run's own script behind a job, before any rollback changed it, with the files that its trainer is given
         inside: a change of them is then one of the script."""
-        text = bounded.read_text(self._original_file(group), errors="surrogateescape")
+        text = self.own_script(group)
         folder = Path(self._records.recorded(group).properties.working_directory)
         return with_named_files(text, folder, f"{self._settings.state_dir}/submissions/{group}-")
+
+    def own_script(self, group: str) -> str:
+        """The same, as its file is."""
+        return bounded.read_text(self._original_file(group), errors="surrogateescape")
 
     def new_scripts(self, group: str, *, overrides: Overrides, started: Sequence[RunStarted]) -> NewScripts:
         """A decision in the run's own script behind a job, as `lint.new_scripts` makes it."""
@@ -249,7 +253,7 @@ def check_script(script: Path, original: Path) -> None:
     """SlurmRefused when bash does not understand the script, or shellcheck finds an error that the original has not.
     Neither runs it. What the run has lived with so far is no reason to leave it stopped. `original` need not be
     there."""
-    if not script.read_bytes().startswith(_BASH):
+    if not bounded.read_document(script).startswith(_BASH):
         return
     try:
         command = ["/bin/bash", "-n", str(script)]

@@ -1,22 +1,24 @@
-"""What Slurm knows of jobs: a user's queue, asked for once for all runs of a daemon; jobs by id; what became of one."""
+"""What Slurm knows of jobs: an account's queue, asked for once for all runs of a daemon; what became of a job."""
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
+from sentinel.adapters.slurm.named_jobs import NamedJobs, pause_s
+from sentinel.adapters.slurm.shared_answers import Answered, SharedAnswers
 from sentinel.jobscript.slurm_jobs import SlurmJob
 from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
 
-_LONGEST_PAUSE_S = 300.0
 _RECORDED_S = 10.0  # for which properties of jobs are kept: a thousand runs come with their jobs at once
-_ABSENT_FOR = 20  # query intervals for which an id that Slurm does not know is not asked again: ids do not come back
 
 
 class _Held(NamedTuple):
@@ -34,11 +36,22 @@ class _Held(NamedTuple):
 class Queue:
     """One user's jobs. Who needs no fresh answer shares the last one. SlurmUnavailable where that was none."""
 
-    def __init__(self, client: SlurmClient, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: SlurmClient,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        named: NamedJobs | None = None,
+        shared: SharedAnswers | None = None,
+    ) -> None:
+        """shared: with other processes of the same daemon, by the same clock."""
+        self.named = named or NamedJobs(client, clock)
         self._client = client
         self._clock = clock
         self._held: _Held | None = None
+        self._shared = shared
         self._forgotten = 0
+        self._forgotten_s = -math.inf
         self._asking = Lock()
         self._recorded: tuple[float, dict[str, Recorded]] | None = None
         self._recording = Lock()
@@ -53,7 +66,7 @@ class Queue:
             return held.answered()
         try:
             held = self._held
-            return (self._asked() if held is None or self._is_old(held, age_s) else held).answered()
+            return (self._asked(age_s) if held is None or self._is_old(held, age_s) else held).answered()
         finally:
             self._asking.release()
 
@@ -64,6 +77,7 @@ class Queue:
     def forget(self) -> None:
         """The next call asks: what is held, or just being asked, may be wrong by now."""
         self._forgotten += 1
+        self._forgotten_s = self._clock()
         self._held = None
 
     def recorded(self, group: str) -> Recorded:
@@ -72,63 +86,72 @@ class Queue:
             held = self._recorded
             if held is None or group not in held[1] or self._clock() >= held[0] + _RECORDED_S:
                 jobs = self._held.jobs if self._held is not None else ()
-                held = (self._clock(), self._client.recorded_of({group, *(job.group for job in jobs)}))
+                asked = {group, *(job.group for job in jobs), *self.named.groups()}
+                held = (self._clock(), self._client.recorded_of(asked))
                 self._recorded = held
         if group not in held[1]:
             raise SlurmRefused(f"Slurm does not know job {group} any more")
         return held[1][group]
 
     def _is_old(self, held: _Held, age_s: float) -> bool:
-        pause_s = min(age_s * 2.0 ** min(held.failures, 30), max(age_s, _LONGEST_PAUSE_S)) if held.failures else age_s
-        return self._clock() >= held.asked_s + pause_s
+        return self._clock() >= held.asked_s + pause_s(age_s, held.failures)
 
-    def _asked(self) -> _Held:
-        before, forgotten = self._held, self._forgotten
+    def _asked(self, age_s: float = 0.0) -> _Held:
+        """An answer that is at most so old, where another process has it; else a new one."""
+        if self._shared is None:
+            return self._query()
+        try:
+            with self._shared.asking(self._client.user, waits=age_s == 0 or self._held is None) as may_ask:
+                found = self._read(age_s)
+                if found is None and not may_ask and self._held is not None:
+                    return self._held
+                return self._query() if found is None else found
+        except OSError:  # the folder is gone, or may not be written: each process asks for itself
+            return self._query()
+
+    def _read(self, age_s: float) -> _Held | None:
+        if self._shared is None or age_s == 0:
+            return None
+        answered = self._shared.read(self._client.user, after_s=self._forgotten_s)
+        if answered is None:
+            return None
+        away = None if answered.why is None else SlurmUnavailable(*answered.why)
+        held = _Held(answered.jobs, answered.began_s, answered.failures, away)
+        if self._is_old(held, age_s):
+            return None
+        self._held = held
+        return held
+
+    def _query(self) -> _Held:
+        before, forgotten, began_s = self._held, self._forgotten, self._clock()
         try:
             held = _Held(self._client.jobs(), self._clock())
         except SlurmUnavailable as error:
             held = _Held((), self._clock(), 1 + (0 if before is None else before.failures), error)
+        if self._shared is not None:
+            why = None if held.away is None else (held.away.asked, held.away.why)
+            self._shared.write(
+                self._client.user, Answered(jobs=held.jobs, began_s=began_s, failures=held.failures, why=why)
+            )
         if forgotten == self._forgotten:
             self._held = held
         return held
 
 
 class Queues:
-    def __init__(self) -> None:
+    """The queues of a daemon's runs: one for each account, and one NamedJobs for all of them. `shared` is a folder of
+    the daemon's own, where it has several worker processes: they ask for an account once for all."""
+
+    def __init__(self, shared: Path | None = None) -> None:
+        self._shared = None if shared is None else SharedAnswers(shared)
         self._of: dict[str, Queue] = {}
+        self._named: NamedJobs | None = None
         self._lock = Lock()
 
     def of(self, client: SlurmClient) -> Queue:
         with self._lock:
-            return self._of.setdefault(client.user, Queue(client))
-
-
-class NamedJobs:
-    """Jobs that the user's own queue does not show, whoever's they are. One query for all of them, if any is needed."""
-
-    def __init__(self, client: SlurmClient, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
-        self._interval_s = interval_s
-        self._clock = clock
-        self._known: dict[str, tuple[float, tuple[SlurmJob, ...]]] = {}
-
-    def beside(self, queue: Collection[SlurmJob], groups: Iterable[str], *, afresh: bool) -> tuple[SlurmJob, ...]:
-        """The jobs and arrays of these ids that are not in the queue. SlurmUnavailable when Slurm does not answer."""
-        missing = set(groups) - {name for job in queue for name in (job.id, job.group)}
-        asked = {group for group in missing if afresh or self._is_old(group)}
-        if asked:
-            found = self._client.jobs_by_id(asked)
-            for group in asked:
-                self._known[group] = (self._clock(), _of_group(group, found))
-        return tuple({job.id: job for group in missing for job in self._known[group][1]}.values())
-
-    def _is_old(self, group: str) -> bool:
-        asked_s, found = self._known.get(group, (0.0, None))
-        return found is None or self._clock() >= asked_s + self._interval_s * (1 if found else _ABSENT_FOR)
-
-
-def _of_group(group: str, jobs: Iterable[SlurmJob]) -> tuple[SlurmJob, ...]:
-    return tuple(job for job in jobs if group in (job.id, job.group))
+            self._named = self._named or NamedJobs(client)
+            return self._of.setdefault(client.user, Queue(client, named=self._named, shared=self._shared))
 
 
 def fate_of(name: str, jobs: Collection[SlurmJob]) -> Fate:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from sentinel.vocabulary.numbers import dump_json
 
 log = logging.getLogger(__name__)
 
+_ASKED_AGAIN_S = 600.0  # for a script that Slurm does not give: another user's stays so
 _FORM = Form(error=LineError, name="the record")
 
 
@@ -105,11 +107,14 @@ class JobRecords:
 class Recording:
     """Records the run's jobs while Slurm still knows them, once each, and the nodes that failed under them."""
 
-    def __init__(self, client: SlurmClient, queue: Queue, records: JobRecords) -> None:
+    def __init__(
+        self, client: SlurmClient, queue: Queue, records: JobRecords, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
         self._queue = queue
         self._records = records
-        self._said: set[str] = set()
+        self._clock = clock
+        self._refused_s: dict[str, float] = {}  # job or array -> when it could not be recorded
 
     def keep(self, jobs: Iterable[SlurmJob], *, insist: bool = False) -> None:
         """Records script and properties of the jobs that are not recorded yet, those that run last. What can't be
@@ -119,7 +124,9 @@ class Recording:
         for job in sorted(jobs, key=lambda job: not job.waits):
             groups.setdefault(job.group, []).append(job)
         for group, members in groups.items():
-            if self._records.has(group):
+            refused_s = self._refused_s.get(group)
+            waits = refused_s is not None and not insist and self._clock() < refused_s + _ASKED_AGAIN_S
+            if waits or self._records.has(group):
                 continue
             try:
                 script, recorded = self._client.script(group), self._queue.recorded(group)
@@ -127,9 +134,9 @@ class Recording:
             except SlurmRefused as error:
                 if insist:
                     raise
-                if group not in self._said:
+                if refused_s is None:
                     log.warning("%s; it could not be started again", error)
-                self._said.add(group)
+                self._refused_s[group] = self._clock()
 
     def note_failed_nodes(self, jobs: Iterable[SlurmJob]) -> None:
         """A node that took a job with it is down now, and may be up again when the next job is placed."""

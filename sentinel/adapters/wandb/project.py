@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from sentinel.adapters.wandb.bounds import Endless, bound_service, in_time
 from sentinel.adapters.wandb.settings import JOB_TYPE, Drawing, Row
 from sentinel.vocabulary.errors import ConfigError, WandbUnavailable
 
@@ -37,6 +38,7 @@ _ERRORS = (
 _PLAIN: dict[str, Any] = {"silent": True, "console": "off", "disable_git": True, "disable_code": True}
 _PLAIN |= {"x_disable_meta": True, "x_disable_stats": True, "x_disable_machine_info": True}
 _LAST_STEP = "last_step"
+_ROW_WITHIN = 10  # requests that may bring no line: a run whose steps have gaps
 _FLUSH_S = 0.01  # for one line, at the end
 
 
@@ -80,6 +82,7 @@ class Wandb:
         with self._errors():
             self._library.setup(settings=self._settings)
             self._api = self._library.Api(overrides=overrides, timeout=max(1, round(timeout_s)), api_key=key)
+        bound_service()
 
     def called(self, name: str) -> list[str]:
         """The ids of the project's runs of that name, sentinel's own left out."""
@@ -94,7 +97,11 @@ class Wandb:
             raise ConfigError(f"{self.host} has no run {self.path}/{run_id}, or this key may not see it")
         with self._errors():
             bounds = {"min_step": first, "max_step": None if last is None else last + 1}
-            yield from run.scan_history(page_size=2000, use_cache=False, **bounds)
+            rows = run.scan_history(page_size=2000, use_cache=False, **bounds)
+            try:
+                yield from in_time(rows, _ROW_WITHIN * self._timeout_s)
+            except Endless as error:
+                raise WandbUnavailable(self.host, f"it answers without end: {error}") from None
 
     def touch_up(self, drawing: Drawing) -> Outcome | None:
         """Brings the words of a drawing up to date; None where it is not there, or not to its last step."""

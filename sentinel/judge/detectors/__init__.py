@@ -9,6 +9,7 @@ from sentinel.judge.detectors.early_warning import EarlyWarnings
 from sentinel.judge.detectors.immediate_divergence import ImmediateDivergence
 from sentinel.judge.detectors.leading_signals import LeadingSignals
 from sentinel.judge.detectors.loss_drop import LossDrop
+from sentinel.judge.detectors.no_loss import NoLoss
 from sentinel.judge.detectors.not_finite import NotFinite
 from sentinel.judge.detectors.plateau import Plateau
 from sentinel.judge.detectors.rising_at_end import RisingAtEnd
@@ -22,6 +23,7 @@ DETECTORS: tuple[type[Detector], ...] = (
     SkippedUpdates,
     LeadingSignals,
     NotFinite,
+    NoLoss,
     ZeroLoss,
     BadResume,
     LossDrop,

@@ -54,7 +54,10 @@ class Baseline:
     episode: Episode | None = None  # The loss has left its band and has not come back yet
     climbing: bool = False  # Whether the mean loss at any time scale is above its best, by more than noise
     above_best: float = 0.0  # How far the newest 32-sample mean is above the best (share of it); 0 where none is known
-    ceiling: float = -math.inf  # A rise up to here only ends a drop that came with a resume, nats; -inf without one
+    # A rise up to here only ends a drop that came with a resume, or has not lasted yet; nats, -inf without one.
+    ceiling: float = -math.inf
+    ceiling_until: float = math.inf  # The step up to which that holds
+    before_drop: float = -math.inf  # The level from before a drop that has not lasted yet, nats
     quiet: list[Detector] = field(init=False)
     pushed: list[Detector] = field(init=False)
     pushed_quiet: list[Detector] = field(init=False)
@@ -64,6 +67,11 @@ class Baseline:
 
     def __post_init__(self) -> None:
         self.use(self.detectors)
+
+    @property
+    def level(self) -> float:
+        """What a loss that has left the band is back at: the band's level, or that from before a drop."""
+        return max(self.band.level, self.before_drop)
 
     def use(self, detectors: list[Detector]) -> None:
         """These are asked from here on: each for what it implements, since a call that does nothing costs time too."""
@@ -103,6 +111,7 @@ class Known:
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_RECENT_SAMPLES))
     last_step: int | None = None  # The newest step
     band_paused: bool = False  # Whether nothing is learned from the present block: part of a drop that may end
+    drop_lasts: bool = False  # Whether the band has learned a drop that may still end: slow climbs have not
     resumed_step: int | None = None  # The first step of the newest attempt; None before a second one
     lr: float | None = None  # The newest that was reported
     lr_before_resume: float | None = None

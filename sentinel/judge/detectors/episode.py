@@ -14,6 +14,8 @@ _MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for no
 _SIGNIFICANT = 6.0  # Standard errors that a loss must stand above its level: as many as the deviations of a band
 _SIGNIFICANT_AT_LAST = 4.0  # … after three patiences: wandering noise may never reach six
 _RECOVERING_FACTOR = 3  # Patiences that an episode is given whose loss is on its way back
+_LONG_PATIENCES = 10  # Patiences for which a level that was never shown before may stand, whatever the noise
+_LONG_MARKS = 16  # Medians of eight, four samples apart, that must all be above what was ever shown: 68 samples
 _RISES = 1.1  # Times the excess at half the age that is rising
 _STANDING_SAMPLES = 3  # Last losses that must each be above the level for it to stand there
 _SAMPLES_TO_DOUBT_BAND = 16  # Losses since the onset before a provisional band can be called wrong
@@ -30,6 +32,7 @@ class Episode:
     provisional: bool  # Whether the band was: too little was seen before the onset to trust its level to a fraction
     before: int  # Losses that the level was taken from, at most 32
     independence: float  # Independent losses that one of them is worth, at most 1; see NoiseBand
+    highest: float = math.inf  # Of the medians of eight of the last 512 losses before it, nats; inf: not known
     usual: Mapping[str, float] = field(default_factory=dict)  # Levels of the signals that may fade: LeadingSignals
     peak: float = -math.inf
     samples: int = 0  # Finite losses since the onset
@@ -96,6 +99,8 @@ class Episode:
         see has_healed."""
         if not self.has_lasted(thresholds, step, patience_steps):
             return False
+        if self._stands_for_long(thresholds, step, patience_steps):
+            return True
         age = step - self.onset_range[0]
         share = min(
             1.0, max(0.0, (age / patience_steps - 1) / 2)
@@ -105,6 +110,16 @@ class Episode:
         if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self._back_at(thresholds, widened, len(self.recent)):
             return False  # a median of eight is late to see that the last few are back
         return age >= _RECOVERING_FACTOR * patience_steps or not self.on_its_way_back(thresholds, step)
+
+    def _stands_for_long(self, thresholds: Thresholds, step: int, patience_steps: int) -> bool:
+        """Whether it has stood for so long above all that the run has shown that the wait ends without significance:
+        noise of which 32 losses are one independent sample never reaches that."""
+        if len(self.marks) < _LONG_MARKS or math.isinf(self.highest):
+            return False
+        if step - self.onset_range[0] < _LONG_PATIENCES * max(patience_steps, thresholds.patience_steps):
+            return False
+        lowest = min(value for _, value in list(self.marks)[-_LONG_MARKS:])
+        return lowest > self.highest + thresholds.band_floor * abs(self.level)
 
     @property
     def _standard_errors(self) -> float:

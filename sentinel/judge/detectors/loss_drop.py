@@ -3,7 +3,7 @@
 A block's median below the level by max(2 sigma, 2 %) and three times what the level falls by in a block: nothing is
 learned until it has lasted for the patience and three blocks; then it is the level. Within 16 samples of a resume, with
 an LR no lower than 70 % of the one before, it is an event (data seen before), and a rise back to the old level is its
-end.
+end. Without a resume and such a lower LR, from a level that stood for 128 samples: so for ten patiences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _LEAST_BLOCKS = 3  # Blocks that a drop must have lasted for, however many steps
 _SETTLES_BLOCKS = 5  # Blocks after an episode in which the level follows: it stood while the loss went on falling
 _KEPT_BLOCKS = 12  # Blocks of a drop that a band is learned from when it is accepted
 _AFTER_RESUME = 2 * BLOCK  # Samples since a resume within which a drop is of the resume
-_LOWER_LR = 0.7  # Share of the LR from before the resume below which the lower LR explains a drop
+_LOWER_LR = 0.7  # Share of the LR from before the resume, or the drop, below which the lower LR explains a drop
+_KNOWN_PATIENCES = 10  # Patiences from the first step of a drop in which the band from before it is not forgotten
 
 
 class LossDrop(Detector):
@@ -35,6 +36,8 @@ class LossDrop(Detector):
         self._depth = 0.0
         self._resumed = False
         self._level_before = math.nan
+        self._back_at = -math.inf  # Half-way back to the level from before a drop that was learned, nats
+        self._lrs: deque[float] = deque(maxlen=_SETTLES_BLOCKS)  # of the last blocks that were of no drop
         self._blocks: deque[list[float]] = deque(maxlen=_KEPT_BLOCKS)
 
     def learn(self, block: Block, known: Known) -> None:
@@ -43,7 +46,13 @@ class LossDrop(Detector):
             self._unsettled = _SETTLES_BLOCKS
         if self._unsettled:
             self._unsettled -= 1
+        past = known.baseline
+        if block.last_step > past.ceiling_until:
+            past.ceiling, past.ceiling_until, past.before_drop = -math.inf, math.inf, -math.inf
         known.band_paused = not self._unsettled and self._doubted(block, known)
+        known.drop_lasts = past.before_drop > -math.inf and block.median < self._back_at
+        if self._since is None and known.lr is not None:
+            self._lrs.append(known.lr)
         if known.resume_drop is not None and known.resume_drop.lasts:
             self._follow(known.resume_drop, block, known)
 
@@ -85,9 +94,17 @@ class LossDrop(Detector):
         return block.first_step
 
     def _accept(self, known: Known) -> None:
-        band = known.baseline.band
+        past, band, lr = known.baseline, known.baseline.band, known.lr
+        lower_lr = lr is not None and bool(self._lrs) and lr < _LOWER_LR * max(self._lrs)
         if self._resumed:
-            known.baseline.ceiling = band.upper
+            past.ceiling, past.ceiling_until, past.before_drop = band.upper, math.inf, -math.inf
+        elif self._since is not None and not lower_lr and band.has_stood(self._depth / 2):
+            self._back_at = band.level - self._depth / 2
+            past.ceiling, past.before_drop = (
+                max(past.ceiling, min(band.upper, band.level + self._depth)),
+                max(past.before_drop, band.level),
+            )
+            past.ceiling_until = self._since + _KNOWN_PATIENCES * known.thresholds.patience_steps
         self._since = None
         band.clear()
         for losses in self._blocks:

@@ -66,7 +66,7 @@ class SlowClimb(Detector):
     def learn(self, block: Block, known: Known) -> None:
         """Nothing is learned from a loss that is outside its band or above its best."""
         past = known.baseline
-        if known.band_paused:
+        if known.band_paused or known.drop_lasts:
             return
         learns = past.episode is None
         if learns and not self._rising:
@@ -154,11 +154,16 @@ class SlowClimb(Detector):
         return scale.climbs_for(share * known.thresholds.patience_steps, block.median, blocks)
 
     def persists(self, block: Block) -> bool:
-        """Until the last 32 losses are half-way back: at the edge itself the alarm of a loss that wavers would flap."""
+        """Until the last 32 losses are half-way back: at the edge itself the alarm of a loss that wavers would flap. A
+        longer block that has the end of another detector's alarm in it is no climb any more, once they are."""
         last = list(self._last)[-_GROWTH:]
-        if self._back_at is not None and math.fsum(value for value, _, _ in last) <= self._back_at * len(last):
-            self._back_at = None
-        return self._rising or self._back_at is not None
+        newest = math.fsum(value for value, _, _ in last) / max(1, len(last))
+        if self._back_at is not None:
+            if newest <= self._back_at:
+                self._back_at = None
+            return self._rising or self._back_at is not None
+        half_way = self._scales[0].half_way if self._scales else None
+        return self._rising and (half_way is None or newest > half_way)
 
 
 _Mean = tuple[float, int, int]  # Mean or median in nats, first step, last step

@@ -2,7 +2,8 @@
 
 Spike: a loss above the band. It ends when the median of 8 is at the old level, or the medians of 8 and 32 are within
 0.5 % or three standard errors of it. Divergence: not back after the patience, median of 32 six standard errors above
-the level after one patience, falling to four after three.
+the level after one patience, falling to four after three; or, after ten, the last 16 medians of 8 all above every one
+of the 64 blocks before the onset, by 2 %.
 
 Patience: patience_steps to the nearest reading, or patience_samples if later; twice the slowest spike that this run
 recovered from, ten patiences at most; three for a loss on its way back. Shares of it multiply, 30 % at the least: 50 %
@@ -96,11 +97,12 @@ class LeftBand(Detector):
         early = inside[-1] if inside else before[0][0] if before else step
         known.baseline.episode = episode = Episode(
             onset_range=(min(early + 1, step), step),
-            level=min(band.level, band.lowest) if widened else band.level,
+            level=min(band.level, band.lowest) if widened else known.baseline.level,
             sigma=band.sigma,
             upper=band.edge(widened),
             provisional=not band.ready,
             independence=band.independence,
+            highest=band.highest,
             usual=known.leading.usual(),
             before=_LEVEL_SAMPLES if band.ready else max(1, len(self._inside)),
         )

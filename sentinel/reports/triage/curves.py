@@ -6,7 +6,7 @@ Arrays are little-endian in base64: steps uint32, values float32, times float64 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,16 +62,14 @@ def charts(past: Past) -> list[dict[str, Any]]:
     found = []
     for chart in CHARTS:
         lines = {n: past.of_attempt(n) for n in past.history.attempts}
-        curves = [_curve(stretches, {"attempt": n}, chart.name, onsets) for n, stretches in lines.items()]
+        curves = [_curve(stretches, n, chart.name, onsets) for n, stretches in lines.items()]
         if any(curves):
-            beside = [_curve(b.stretches, {"branch": b.probe}, chart.name, onsets) for b in past.branches]
-            drawn = {"curves": list(filter(None, curves)), "branches": list(filter(None, beside))}
-            found.append(asdict(chart) | drawn)
+            found.append(asdict(chart) | {"curves": list(filter(None, curves))})
     return [*found, *_layer_charts(past)]
 
 
 def _curve(
-    stretches: Sequence[Readings], whose: Mapping[str, Any], name: str, onsets: Iterable[tuple[int, int]]
+    stretches: Sequence[Readings], attempt: int, name: str, onsets: Iterable[tuple[int, int]]
 ) -> dict[str, Any] | None:
     there = [r.has(name) for r in stretches]
     if not any(t.any() for t in there):
@@ -84,7 +82,7 @@ def _curve(
     near = np.zeros(len(steps), np.bool_)
     for early, late in onsets:
         near |= (steps >= early - _AROUND_STEPS) & (steps <= late + _AROUND_STEPS)
-    return {**whose, **_packed(steps, values, decimated(values, always=near))}
+    return {"attempt": attempt, **_packed(steps, values, decimated(values, always=near))}
 
 
 def _layer_charts(past: Past) -> list[dict[str, Any]]:

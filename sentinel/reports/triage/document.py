@@ -37,7 +37,6 @@ def document(past: Past, settings: PageSettings, *, now_unix_s: float, incident:
         "notes": list(past.notes),
         "standing": verdict | _standing(past),
         "attempts": [asdict(row) for row in attempt_rows(past)],
-        "branches": [{"branch": b.probe, "rung": b.rung, "became": b.became} for b in past.branches],
         "findings": findings,
         "incidents": [incident_document(one, past, settings) for one in past.incidents],
         "shown_incident": incident or (past.incidents[-1].id if past.incidents else None),

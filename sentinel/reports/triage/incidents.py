@@ -19,7 +19,7 @@ from sentinel.reports.triage.curves import layer_points
 _TONES = {
     **dict.fromkeys(("opened", "failed", "not_proved", "rung_failed", "wait_over", "stopped", "expired"), "bad"),
     **dict.fromkeys(("proved", "closed", "approved"), "good"),
-    **dict.fromkeys(("decided", "proposed", "shadow", "waiting", "rung_skipped", "race_begun"), "plan"),
+    **dict.fromkeys(("decided", "proposed", "shadow", "waiting", "rung_skipped"), "plan"),
 }
 _PLANS = ("decided", "proposed", "shadow")  # shadow: what would have been done, in mode observe
 _BEFORE_STEPS, _AFTER_STEPS = 3, 1  # the batches that are suspected: from so long before the onset to so long after it

@@ -18,7 +18,8 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from sentinel.act.source import Source, read_all
-from sentinel.adapters.exposition.server import Certificate, SecuredServer, is_loopback
+from sentinel.adapters.exposition.server import Certificate, SecuredServer, is_loopback, is_token
+from sentinel.adapters.exposition.visitors import Visitors
 from sentinel.reports.triage.document import page
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 _KEPT = 50_000  # messages that a page may have missed; one that has missed more loads the document again
 _COOKIE = "sentinel_triage"
 _STREAMS = 32  # pages that may follow the run at a time
+_MOST_CONNECTIONS = 128
 _BEAT_S = 15.0  # a comment is sent when no message was, so that a closed page is noticed
 
 # After this long the document is made anew even if only samples came: its verdict and correlations. Or after so many
@@ -129,9 +131,12 @@ class TriageServer(SecuredServer, HTTPServer):
         it. With a certificate: HTTPS only."""
         if token is None and not is_loopback(address[0]):
             raise ConfigError(f"{address[0]} can be reached from other machines: a token is needed")
+        self.visitors = Visitors(_MOST_CONNECTIONS, answered_within_s=None)
         super().__init__(address, _Handler)
         self.feed = feed
         self.token = token
+        # what a browser keeps in place of the token: a cookie can't hold every character, and is not asked for again
+        self.cookie = None if token is None else hmac.digest(token.encode(), b"sentinel triage", "sha256").hex()
         self.certificate = certificate
         self.streams = threading.Semaphore(_STREAMS)
         self.closing = threading.Event()
@@ -173,6 +178,17 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "sentinel"
     sys_version = ""
 
+    def parse_request(self) -> bool:
+        is_whole = super().parse_request()
+        self.server.visitors.has_asked(self.client_address)
+        return is_whole
+
+    def send_error(self, code: int, *_: Any, **__: Any) -> None:
+        """What is no GET: only who brings the token is told what is wrong with it."""
+        self.close_connection, self.request_version = True, "HTTP/1.0"  # of HTTP/0.9 an answer would have no status
+        admitted = self.server.token is None or ("headers" in vars(self) and self._may_see(""))
+        self._refuse(HTTPStatus(code) if admitted else HTTPStatus.UNAUTHORIZED)
+
     def do_GET(self) -> None:
         try:
             self._get()
@@ -202,15 +218,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND)
 
     def _may_see(self, given: str) -> bool:
-        if self.server.token is None:
+        token, expected = self.server.token, self.server.cookie
+        if token is None or expected is None:
             return True
         try:
             cookie = SimpleCookie(self.headers.get("Cookie", "")).get(_COOKIE)
         except CookieError:
             cookie = None
         bearer = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        tokens = (given, bearer, cookie.value if cookie is not None else "")
-        return any(hmac.compare_digest(one.encode(), self.server.token.encode()) for one in tokens)
+        by_cookie = hmac.compare_digest(cookie.value.encode() if cookie is not None else b"", expected.encode())
+        by_address = hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+        return by_cookie or by_address or is_token(bearer.strip(), token)
 
     def _keep_token(self, path: str, query: list[tuple[str, str]]) -> None:
         """Moves the token from the address, which is copied and logged, into a cookie; the rest of the query stays."""
@@ -218,12 +236,12 @@ class _Handler(BaseHTTPRequestHandler):
         here = path if path.startswith("/") and not path.startswith("//") else "/"
         rest = urlencode([(key, value) for key, value in query if key != "token"])
         self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Set-Cookie", f"{_COOKIE}={self.server.token}; HttpOnly;{only_tls} SameSite=Strict; Path=/")
+        self.send_header("Set-Cookie", f"{_COOKIE}={self.server.cookie}; HttpOnly;{only_tls} SameSite=Strict; Path=/")
         self.send_header("Location", f"{here}?{rest}" if rest else here)
         self._end_headers(0)
 
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
-        body = text.encode()
+        body = text.encode("utf-8", "backslashreplace")
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self._end_headers(len(body))

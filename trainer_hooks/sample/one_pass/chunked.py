@@ -4,19 +4,21 @@ kernel must give before it is used: the same in float64, on small data of every 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from trainer_hooks.sample.one_pass.memory import Flat, Reading, Stopped
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece
 
 _CHUNK_PER_THREAD = 1 << 17
 """Elements: what a thread leaves in scratch (512 kB in float32) is still in its cache when it is summed. Half and twice
 of it take about as long on one thread; much less, and several threads wait for one another at every chunk's end."""
 
-_CHUNK_CUDA = 1 << 24  # elements: the launches of 10^9 elements (five a chunk) take less time than reading them
+_CHUNK_CUDA = 1 << 22
+"""Elements: 64 MiB of scratch (with the moments; 16 MiB without). 10^9 elements are 240 chunks of three launches each,
+ten with the moments."""
 
 
 class Chunked(OnePass):
@@ -24,38 +26,48 @@ class Chunked(OnePass):
 
     def __init__(self, pieces: Sequence[Piece], *, chunk: int | None = None) -> None:
         super().__init__(pieces)
-        device = pieces[0].exp_avg_sq.device if pieces else torch.device("cpu")
-        size = chunk or (_CHUNK_PER_THREAD * torch.get_num_threads() if device.type == "cpu" else _CHUNK_CUDA)
-        self._device = device
-        self._chunks: list[Piece] = []
-        owners: list[int] = []
-        for number, piece in enumerate(pieces):
-            for part in _split(piece, size):
-                self._chunks.append(part)
-                owners.append(number)
-        self._owners = torch.tensor(owners, dtype=torch.int64, device=device)
+        on_cpu = self.device.type == "cpu"
+        self._size = size = chunk or (_CHUNK_PER_THREAD * torch.get_num_threads() if on_cpu else _CHUNK_CUDA)
+        sizes = [piece.exp_avg_sq.numel() for piece in pieces]
+        self._flats = [
+            (piece.group, [None if t is None else Flat(t) for t in piece.tensors], range(0, n, size))
+            for piece, n in zip(pieces, sizes, strict=True)
+        ]
+        owners = [number for number, n in enumerate(sizes) for _ in range(0, n, size)]
+        self._owners = torch.tensor(owners, dtype=torch.int64, device=self.device)
         wide = any(piece.exp_avg_sq.dtype == torch.float64 for piece in pieces)
         self._dtype = torch.float64 if wide else torch.float32
-        self._room = min(size, max((piece.exp_avg_sq.numel() for piece in pieces), default=0))
+        self._room = min(size, max(sizes, default=0))
         self._scratch: dict[str, Tensor] = {}
 
-    def _pass(self, constants: Sequence[AdamConstants] | None) -> Tensor:
-        partials = torch.empty((2, len(self._chunks)), dtype=self._dtype, device=self._device)
-        if constants is None:
-            for number, chunk in enumerate(self._chunks):
-                self._root(chunk.exp_avg_sq, partials[:, number])
-            return self._per_piece(partials.double())
-        squares = torch.full((3, len(self._chunks)), math.nan, dtype=torch.float64, device=self._device)
-        for number, chunk in enumerate(self._chunks):
-            root = self._root(chunk.exp_avg_sq, partials[:, number])
-            m, p, of = chunk.exp_avg, chunk.parameter, constants[chunk.group]
+    def _chunks(
+        self, opened: dict[int, torch.UntypedStorage], names: int
+    ) -> Iterator[tuple[int, Tensor, Tensor | None, Tensor | None]]:
+        """(group, v, m, parameter) of each run of at most so many elements; the first `names` of the three."""
+        for group, flats, starts in self._flats:
+            whole = [flat.of(opened) if flat is not None and n < names else None for n, flat in enumerate(flats)]
+            for at in starts:
+                v, m, p = (None if t is None else t[at : at + self._size] for t in whole)
+                if v is not None:  # every piece has one
+                    yield group, v, m, p
+
+    def _pass(self, constants: Sequence[AdamConstants] | None, reading: Reading) -> Tensor:
+        partials = torch.empty((2, len(self._owners)), dtype=self._dtype, device=self.device)
+        squares = torch.full((3, len(self._owners)), math.nan, dtype=torch.float64, device=self.device)
+        for number, (group, v, m, p) in enumerate(self._chunks(reading.opened, 1 if constants is None else 3)):
+            if reading.stop:
+                raise Stopped
+            root = self._root(v, partials[:, number])
+            if constants is None:
+                continue
+            of = constants[group]
             if m is not None:
                 self._sum_of_squares(m, squares[0, number])
                 if p is not None or not of.decay:
                     self._sum_of_squares(self._update(root, m, p, of), squares[1, number])
             if p is not None:
                 self._sum_of_squares(p, squares[2, number])
-        return self._per_piece(torch.cat([partials.double(), squares]))
+        return self._per_piece(partials.double() if constants is None else torch.cat([partials.double(), squares]))
 
     def _root(self, v: Tensor, into: Tensor) -> Tensor:
         """sqrt(v), in scratch; its sum and the max of v go into (2,)."""
@@ -84,25 +96,17 @@ class Chunked(OnePass):
 
     def _buffer(self, name: str, n: int, dtype: torch.dtype | None = None) -> Tensor:
         if name not in self._scratch:
-            self._scratch[name] = torch.empty(self._room, dtype=dtype or self._dtype, device=self._device)
+            self._scratch[name] = torch.empty(self._room, dtype=dtype or self._dtype, device=self.device)
         return self._scratch[name][:n]
 
     def _per_piece(self, partials: Tensor) -> Tensor:
         """(R, chunks) -> (R, S): sums, but the max in row 1, which is nan where the sum of roots is. A sum of roots is
         nan if and only if some v is nan or negative, so no maximum has to carry that."""
-        sums = torch.zeros((len(partials), self._pieces), dtype=torch.float64, device=self._device)
+        sums = torch.zeros((len(partials), self._pieces), dtype=torch.float64, device=self.device)
         largest = sums[1].clone().scatter_reduce_(0, self._owners, partials[1], "amax")
         sums.index_add_(1, self._owners, partials)
         sums[1] = largest.masked_fill(sums[0].isnan(), math.nan)
         return sums
-
-
-def _split(piece: Piece, size: int) -> list[Piece]:
-    """The piece in runs of at most so many elements; none of an empty one."""
-    names = ("exp_avg_sq", "exp_avg", "parameter")
-    whole = {name: t.detach() for name in names if (t := getattr(piece, name)) is not None}
-    starts = range(0, piece.exp_avg_sq.numel(), size)
-    return [replace(piece, **{name: t[at : at + size] for name, t in whole.items()}) for at in starts]
 
 
 _SIZES = (0, 1, 127, 128, 129, 0, 16385, 70000, 3, 500, 501, 502)
@@ -129,8 +133,8 @@ def check(make: Callable[[Sequence[Piece]], OnePass], device: torch.device, dtyp
     for place, value in _ODD.items():
         odd[place] = value
     for name, state in (("numbers", (v, m, p)), ("zeros, denormals, inf and nan", (odd, m, p))):
-        kernel = make(_pieces([tensor.to(device) for tensor in state]))
-        exact = Chunked(_pieces([tensor.double() for tensor in state]))
+        given, wide = [tensor.to(device) for tensor in state], [tensor.double() for tensor in state]
+        kernel, exact = make(_pieces(given)), Chunked(_pieces(wide))  # which keep neither alive
         _compare(kernel.variance(), exact.variance(), f"{name} in v")
         _compare(kernel.moments(_CONSTANTS), exact.moments(_CONSTANTS), f"{name} in v, with m and the parameters")
 

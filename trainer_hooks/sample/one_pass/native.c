@@ -34,6 +34,7 @@ typedef struct {
     double *parts;           /* (tiles, ROWS) */
     int64_t n_tiles;
     int64_t next;
+    const int32_t *stop; /* null, or not 0 once the pass is to end */
 } work;
 
 typedef float floats __attribute__((vector_size(64)));
@@ -185,24 +186,26 @@ static void do_one(const work *w, int64_t number) {
 
 static void *run(void *of) {
     work *w = of;
-    for (;;) {
+    while (!w->stop || !__atomic_load_n(w->stop, __ATOMIC_RELAXED)) {
         int64_t number = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
         if (number >= w->n_tiles) return 0;
         do_one(w, number);
     }
+    return 0;
 }
 
 /* Fills out, (2, pieces), or with groups (ROWS, pieces), which holds zeros. parts is room for (tiles, ROWS). A thread
-   that can't be had is done without: this one does what is left over. */
-void one_pass(const tile *tiles, int64_t n_tiles, const constants *groups, double *parts, int32_t threads, double *out,
-              int64_t pieces) {
-    work w = {tiles, groups, parts, n_tiles, 0};
+   that can't be had is done without: this one does what is left over. Returns 1 where it was stopped before the end. */
+int32_t one_pass(const tile *tiles, int64_t n_tiles, const constants *groups, double *parts, int32_t threads, double *out,
+                 int64_t pieces, const int32_t *stop) {
+    work w = {tiles, groups, parts, n_tiles, 0, stop};
     pthread_t others[MAX_THREADS];
     int started = 0;
     if (threads > MAX_THREADS) threads = MAX_THREADS;
     while (started < threads - 1 && pthread_create(others + started, 0, run, &w) == 0) started++;
     run(&w);
     while (started > 0) pthread_join(others[--started], 0);
+    if (w.next < n_tiles) return 1; /* a tile that was taken was done */
     for (int64_t number = 0; number < n_tiles; number++, parts += ROWS) {
         double *of = out + tiles[number].piece, *largest = of + pieces;
         of[0] += parts[0];
@@ -211,4 +214,5 @@ void one_pass(const tile *tiles, int64_t n_tiles, const constants *groups, doubl
     }
     for (int64_t piece = 0; piece < pieces; piece++)
         if (out[piece] != out[piece]) out[pieces + piece] = out[piece];
+    return 0;
 }

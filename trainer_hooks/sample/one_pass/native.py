@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from trainer_hooks.sample.one_pass.chunked import NoKernel, check
+from trainer_hooks.sample.one_pass.memory import Reading, Stopped
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece
 
 _log = logging.getLogger(__name__)
@@ -66,8 +67,7 @@ class Native(OnePass):
         self._elements = sum(piece.exp_avg_sq.numel() for piece in pieces)
         self._groups = 1 + max((piece.group for piece in pieces), default=-1)
 
-    def _pass(self, constants: Sequence[AdamConstants] | None) -> Tensor:
-        self._check_addresses()
+    def _pass(self, constants: Sequence[AdamConstants] | None, reading: Reading) -> Tensor:
         groups = None
         if constants is not None:
             if len(constants) < self._groups:
@@ -75,8 +75,9 @@ class Native(OnePass):
             scales = [(c.momentum_scale, c.root_scale, c.eps, c.decay) for c in constants]
             groups = torch.tensor(scales, dtype=torch.float32).reshape(-1, 4)
         out = torch.zeros((2 if constants is None else 5, self._pieces), dtype=torch.float64)
-        wanted = min(torch.get_num_threads(), len(os.sched_getaffinity(0)), self._elements // _PER_THREAD)
-        self._kernel.one_pass(
+        most = torch.get_num_threads() if reading.threads is None else reading.threads
+        wanted = min(most, len(os.sched_getaffinity(0)), self._elements // _PER_THREAD)
+        left = self._kernel.one_pass(
             self._tiles,
             ctypes.c_int64(len(self._tiles)),
             ctypes.c_void_p(None if groups is None else groups.data_ptr()),
@@ -84,7 +85,11 @@ class Native(OnePass):
             ctypes.c_int32(wanted),
             ctypes.c_void_p(out.data_ptr()),
             ctypes.c_int64(self._pieces),
+            None if reading.stop is None else ctypes.byref(reading.stop.flag),
         )
+        del reading  # alive until here: the kernel goes by the addresses alone
+        if left:
+            raise Stopped
         return out
 
 
@@ -94,7 +99,7 @@ def kernel() -> Kernel | None:
     try:
         return checked(compiled(source()))
     except NoKernel as error:
-        _log.info("Adam's state on the CPU is reduced by torch's operations: %s", error)
+        _log.warning("Adam's state on the CPU is reduced by torch's operations, 2 to 3 times slower: %s", error)
         return None
 
 
@@ -121,7 +126,7 @@ def compiled(text: str, time_limit_s: float = _TIME_LIMIT_S) -> Kernel:
             kernel = ctypes.CDLL(str(library))
     except OSError as error:  # a temporary folder that is full, not ours, or whose files may not be executed
         raise NoKernel(str(error)) from error
-    kernel.one_pass.restype = None
+    kernel.one_pass.restype = ctypes.c_int32
     return kernel
 
 

@@ -10,10 +10,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainer_hooks.sample.one_pass.memory import Memory, Reading, Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a piece counts for, without its memory."""
+
+    elements: int
+    layer: str | None = None  # None where DeepSpeed does not tell whose it is
+    share: float = 1.0  # What each of its elements counts in a sum over all ranks, 0 to 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A contiguous run of elements of Adam's state on this rank: one layer's, or a part of it. Views, never copies."""
+    """A contiguous run of elements of Adam's state on this rank: one layer's, or a part of it. Views, never copies; who
+    keeps a piece keeps its memory."""
 
     exp_avg_sq: Tensor  # (n,) contiguous: v. float32 as a rule; bfloat16, float16 and float64 are read too. n may be 0.
     exp_avg: Tensor | None = None  # (n,) contiguous, of the same elements: m. None where it is not needed.
@@ -27,6 +39,10 @@ class Piece:
         shapes = {tuple(t.shape) for t in self.present}
         if shapes != {(self.exp_avg_sq.numel(),)} or self.group < 0:  # a kernel goes by the addresses alone
             raise ValueError(f"a piece's tensors are of one length and one dimension, not of {sorted(shapes)}")
+
+    @property
+    def part(self) -> Part:
+        return Part(elements=self.exp_avg_sq.numel(), layer=self.layer, share=self.share)
 
     @property
     def tensors(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -89,39 +105,40 @@ class AdamConstants:
 
 
 class OnePass(ABC):
-    """Reads every element of the pieces once and keeps them alive; one object for as long as the state lies there.
-    Nothing of a parameter's size is allocated, and with CUDA the host waits for nothing."""
+    """Reads every element of the pieces once; one object for as long as the state lies there. It keeps no memory alive:
+    a call raises RuntimeError where the state was freed or moved. Nothing of a parameter's size is allocated, and with
+    CUDA the host waits for nothing."""
 
     name: str  # native, triton or chunked
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._pieces = len(pieces)
-        # Views: the memory stays, whatever becomes of the tensors that they are views of.
-        self._views = [tensor.detach() for piece in pieces for tensor in piece.present]
-        self._addresses = [view.data_ptr() for view in self._views]
+        self.device = pieces[0].exp_avg_sq.device if pieces else torch.device("cpu")
+        self._variances = Memory(piece.exp_avg_sq for piece in pieces)
+        self._all = Memory(tensor for piece in pieces for tensor in piece.present)
 
-    def variance(self) -> Tensor:
+    def variance(self, *, threads: int | None = None, stop: Stop | None = None) -> Tensor:
         """(2, S) float64 on the pieces' device: of each piece the sum of sqrt(v), and the max of v. The max is of v,
         not of its root: max(sqrt(v)) = sqrt(max(v)), so the root is taken once, after the reduction over ranks. Both
-        nan where any v is nan or negative; (0, 0) for a piece without elements."""
-        return self._pass(None)
+        nan where any v is nan or negative; (0, 0) for a piece without elements.
 
-    def moments(self, constants: Sequence[AdamConstants]) -> Tensor:
+        On the CPU by so many threads (None: torch's number), and until `stop` is set: Stopped then.
+        """
+        return self._pass(None, Reading(self._variances.open(), threads, stop))
+
+    def moments(
+        self, constants: Sequence[AdamConstants], *, threads: int | None = None, stop: Stop | None = None
+    ) -> Tensor:
         """(5, S) float64 on the pieces' device: as `variance`, then the sums of m², u² and parameter².
 
         u = m̂ / (sqrt(v̂) + eps), plus weight_decay * parameter where that is decoupled: the last update before it was
         scaled by lr. The parameter is read as it lies there, after the step; the constants make up for it. A sum is
         nan where the piece does not hold what it is made of.
         """
-        return self._pass(constants)
-
-    def _check_addresses(self) -> None:
-        """RuntimeError where some storage was resized under its views: a kernel that reads there ends the training."""
-        if [view.data_ptr() for view in self._views] != self._addresses:
-            raise RuntimeError("Adam's state does not lie where it lay when the hook looked at it")
+        return self._pass(constants, Reading(self._all.open(), threads, stop))
 
     @abstractmethod
-    def _pass(self, constants: Sequence[AdamConstants] | None) -> Tensor: ...
+    def _pass(self, constants: Sequence[AdamConstants] | None, reading: Reading) -> Tensor: ...
 
 
 def all_flat(pieces: Sequence[Piece], device: str, dtypes: Collection[torch.dtype]) -> bool:

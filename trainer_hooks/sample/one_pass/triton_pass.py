@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trainer_hooks.sample.one_pass.chunked import NoKernel, check
+from trainer_hooks.sample.one_pass.memory import Reading
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece
 
 _log = logging.getLogger(__name__)
@@ -32,23 +33,22 @@ class TritonPass(OnePass):
     def __init__(self, pieces: Sequence[Piece], kernels: Any) -> None:
         super().__init__(pieces)
         self._kernels = kernels
-        self._device = pieces[0].exp_avg_sq.device
         table, ends, self._launches = _plan(pieces, kernels.TILE)
         self._tiles = len(table)
-        self._table = torch.tensor(table, dtype=torch.int64).reshape(-1, 4).t().contiguous().to(self._device)
-        self._ends = torch.tensor(ends, dtype=torch.int64).t().contiguous().to(self._device)
+        self._table = torch.tensor(table, dtype=torch.int64).reshape(-1, 4).t().contiguous().to(self.device)
+        self._ends = torch.tensor(ends, dtype=torch.int64).t().contiguous().to(self.device)
 
-    def _pass(self, constants: Sequence[AdamConstants] | None) -> Tensor:
-        self._check_addresses()
+    def _pass(self, constants: Sequence[AdamConstants] | None, reading: Reading) -> Tensor:
         rows = 2 if constants is None else 5
-        with torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext():
-            parts = torch.full((rows, self._tiles), math.nan, dtype=torch.float64, device=self._device)
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+            parts = torch.full((rows, self._tiles), math.nan, dtype=torch.float64, device=self.device)
             for tiles, kind in self._launches:
                 self._launch(tiles, kind, parts, None if constants is None else constants[kind[0]])
-            out = torch.empty((rows, self._pieces), dtype=torch.float64, device=self._device)
+            out = torch.empty((rows, self._pieces), dtype=torch.float64, device=self.device)
             self._kernels.per_piece[(self._pieces,)](
                 parts, self._ends, out, self._tiles, self._pieces, rows=rows, block=1024
             )
+        del reading  # what is read is alive until here: later work on the stream comes after these launches
         return out
 
     def _launch(self, tiles: range, kind: _Kind, parts: Tensor, of: AdamConstants | None) -> None:
@@ -82,9 +82,18 @@ def triton_pass(pieces: Sequence[Piece]) -> TritonPass | None:
         made = TritonPass(pieces, _kernels())
         made.variance()
     except Exception as error:  # noqa: BLE001 - Triton, its compiler and the driver fail in ways of their own
-        _log.info("Adam's state on %s is reduced by torch's operations: %s", device, error)
+        _log.warning("Adam's state on %s is reduced by torch's operations (4 times the traffic): %s", device, error)
         return None
     return made
+
+
+def usable(device: torch.device) -> bool:
+    """Whether the kernels are right on this device; what is wrong is said where the pass is made."""
+    try:
+        _checked(device)
+    except Exception:  # noqa: BLE001 - see `triton_pass`
+        return False
+    return True
 
 
 @functools.cache

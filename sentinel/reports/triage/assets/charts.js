@@ -117,7 +117,6 @@ Triage.options = (chart, curves, width, log) => {
     },
     series: [{}, ...(curves.length ? curves : [null]).map((curve) => ({
       stroke: curve ? Triage.attemptColour(curve.attempt) : ink, width: curve?.attempt === last ? 1.75 : 1.35,
-      dash: typeof curve?.attempt === "string" ? [5, 4] : undefined, // a probe that raced: no attempt of the run
       points: { show: () => chart.points, size: 4 },
     }))],
     hooks: {
@@ -257,7 +256,7 @@ Triage.addChart = (spec, place, height, hero = false) => {
   const title = Triage.make("h3", { title: spec.help }, spec.title, spec.unit ? Triage.make("span.unit", null, spec.unit) : null);
   const card = Triage.make(hero ? "figure.hero" : "figure.card", { "data-chart": spec.name }, Triage.make("figcaption", null, title, readout), box);
   place.append(card);
-  const chart = { ...spec, curves: [...spec.curves, ...(spec.branches || [])].map(Triage.curve), box, readout, height, hero, bad: [], near: hero || Triage.small, stale: true };
+  const chart = { ...spec, curves: spec.curves.map(Triage.curve), box, readout, height, hero, bad: [], near: hero || Triage.small, stale: true };
   Triage.charts.push(chart);
   Triage.wheel(box, chart);
   new IntersectionObserver((seen) => {

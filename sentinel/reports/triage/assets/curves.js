@@ -10,7 +10,7 @@ Triage.unpack = (text, Kind) => {
 
 Triage.curve = (packed) => {
   const x = Triage.unpack(packed.steps, Uint32Array), y = Triage.unpack(packed.values, Float32Array);
-  return { attempt: packed.attempt ?? packed.branch, readings: packed.readings, x, y, n: x.length };
+  return { attempt: packed.attempt, readings: packed.readings, x, y, n: x.length };
 };
 
 Triage.append = (curve, step, value) => {

@@ -4,7 +4,7 @@
   const byId = (id) => document.getElementById(id);
   const root = document.documentElement;
 
-  Triage.inOrder = ({ attempts, branches }) => [...attempts.map(({ attempt }) => attempt), ...branches.map(({ branch }) => branch)];
+  Triage.inOrder = ({ attempts }) => attempts.map(({ attempt }) => attempt);
 
   const build = () => {
     const specs = Triage.document.charts, loss = specs.find((spec) => spec.name === "loss");

@@ -9,7 +9,7 @@
     byId("run").textContent = run;
     byId("verdict").textContent = words(standing.verdict);
     byId("verdict").dataset.severity = ["healthy", "finished"].includes(standing.verdict) ? "good" : standing.severity;
-    byId("reason").textContent = standing.waiting ? `${standing.reason}; ${standing.waiting}` : standing.reason;
+    byId("reason").textContent = standing.reason;
     const onset = incidents.filter((one) => one.status !== "closed").length;
     const facts = [
       ["step", whole(standing.global_step)], ["attempt", whole(standing.attempt)], ["loss", short(standing.loss)],
@@ -25,8 +25,7 @@
   };
 
   Triage.showLegend = () => {
-    const { attempts, branches } = Triage.document;
-    const shown = [...attempts.map((a) => [a.attempt, a.mitigation || "as it was", a.verdict]), ...branches.map((b) => [b.branch, b.rung, b.became])];
+    const shown = Triage.document.attempts.map((a) => [a.attempt, a.mitigation || "as it was", a.verdict]);
     byId("legend").replaceChildren(...shown.map(([attempt, changed, became]) => make("button.chip",
       { type: "button", "aria-pressed": String(!Triage.hidden.has(attempt)), title: "Hide or show", onclick: () => {
         if (!Triage.hidden.delete(attempt)) Triage.hidden.add(attempt);

@@ -1,0 +1,16 @@
+"""A turn that is kept, read back and decided again is the same, byte for byte."""
+
+from __future__ import annotations
+
+from sentinel.plan.facts import Facts, Turn
+from sentinel.plan.kept_turn import KeptTurn, to_json, told
+from sentinel.plan.policy import Policy
+from sentinel.plan.turn import next_turn
+from sentinel.vocabulary.numbers import dump_json, load_object
+
+
+def check(facts: Facts, policy: Policy, turn: Turn) -> None:
+    for with_log in (False, True):
+        written = dump_json(to_json(facts, policy, turn, with_log=with_log))
+        read = KeptTurn.from_json(load_object(written), () if with_log else facts.events)
+        assert dump_json(told(next_turn(read.facts, read.policy))) == dump_json(read.decided) == dump_json(told(turn))
