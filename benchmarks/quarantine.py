@@ -20,11 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sentinel.adapters.checkpoints import Checkpoints
-from sentinel.plan.decision import choose_target
-from sentinel.plan.incident import Incident
-from sentinel.plan.mitigation import Baseline, Rung
+from sentinel.plan.choose.mitigation import Baseline, Rung
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.incident import Incident
 from sentinel.plan.observation import RunState
-from sentinel.plan.policy import Policy
+from sentinel.plan.restart.decision import choose_target
 
 STEPS_BETWEEN = 100
 LINKS_PER_INODE = 30_000  # ext4 takes 65,000

@@ -14,9 +14,9 @@ import numpy as np
 
 from sentinel.durable import write_atomically
 from sentinel.judge.history import Attempt
-from sentinel.plan.forecast import lost_so_far
-from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.sentences import story
+from sentinel.plan.alerts.sentences import story
+from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.restart.forecast import lost_so_far
 from sentinel.reports.bisect import chapter
 from sentinel.reports.past import Past
 from sentinel.vocabulary.texts import markdown
