@@ -20,7 +20,7 @@ from sentinel.judge.analysis.correlation.columns import correlate_readings
 from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
 from sentinel.plan.alerts.sentences import sentence
-from sentinel.reports.chronicle import AttemptRow, attempt_rows
+from sentinel.reports.attempts import AttemptRow, attempt_rows
 from sentinel.reports.past import Past, read_past
 from sentinel.sources.journals import journals_as_columns
 from sentinel.vocabulary.errors import ConfigError, PermanentError
