@@ -39,7 +39,7 @@ def launcher_of(
         return ElsewhereLauncher()
     if launcher.kind == "local":
         return LocalLauncher(
-            LocalJobs(state_dir, config.launcher.command),
+            LocalJobs(state_dir, launcher.command, config.source.path if config.source.kind == "log" else None),
             command=launcher.command,
             working_directory=launcher.working_directory,
             log=log,
