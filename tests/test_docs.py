@@ -18,8 +18,8 @@ from sentinel.adapters.wandb import WandbRun
 from sentinel.cli.commands import COMMANDS, loaded
 from sentinel.config import Bisect, Config, Launcher, Run, Source, Watch, load_config
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.ladder import Rung
-from sentinel.plan.policy import Policy, Tuning
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Policy, Tuning
 from sentinel.reports.refusals import sections, what_to_do
 from sentinel.reports.rungs import evidence, known_failures
 from sentinel.vocabulary.metrics import DAEMON_METRICS, all_metrics, every_name

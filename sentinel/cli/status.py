@@ -10,13 +10,13 @@ from sentinel.act.starts import Starts
 from sentinel.cli.incident import incident_json
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, fields_of, looking_line, print_json
 from sentinel.config import Config
-from sentinel.daemon.run_files import clock, find_config
+from sentinel.config.run_files import clock, find_config
 from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
-from sentinel.plan.certificate import taken_back
-from sentinel.plan.forecast import lost_so_far
-from sentinel.plan.liveness import Known, life_of
-from sentinel.plan.restart import newest_audit
-from sentinel.plan.rollback import KILL_FILE, PAUSED
+from sentinel.plan.restart.forecast import lost_so_far
+from sentinel.plan.restart.liveness import Known, life_of
+from sentinel.plan.restart.restart import newest_audit
+from sentinel.plan.restart.rollback import KILL_FILE, PAUSED
+from sentinel.plan.starts.certificate import taken_back
 
 _LAST_EVENTS = 5  # `replay` prints all events
 
