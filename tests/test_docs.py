@@ -142,6 +142,18 @@ def test_every_file_that_contributing_names_exists() -> None:
     assert missing == []
 
 
+def test_the_index_of_benchmarks_has_every_program_and_names_pages_that_name_it() -> None:
+    folder = ROOT / "benchmarks"
+    index = (folder / "README.md").read_text()
+    listed = dict(re.findall(r"^\| `python (?:-m )?benchmarks[/.]([\w./]+)[^`]*`(.*)", index, re.MULTILINE))
+    campaigns = [path for path in (folder / "campaigns").glob("*.py") if "__main__" in path.read_text()]
+    assert set(listed) == {p.name for p in folder.glob("*.py")} | {f"campaigns.{p.stem}" for p in campaigns} | {"gpu"}
+    for name, rest in listed.items():
+        pages = re.findall(r"\.\./(docs/\w+\.md)", rest)
+        assert [page for page in pages if name not in (ROOT / page).read_text()] == [], name
+    assert [link for link in re.findall(r"\]\(([^)#]+)\)", index) if not (folder / link).exists()] == []
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_a_page_that_is_made_from_the_code_is_what_the_program_writes(name: str) -> None:
     """`make pages` writes them."""
