@@ -66,3 +66,16 @@ def test_a_package_says_what_comes_in_and_what_goes_out(package: Path) -> None:
 @pytest.mark.parametrize("room", ROOMS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_room_is_large(room: Path) -> None:
     assert sum(len(path.read_text().splitlines()) for path in room.glob("*.py")) <= MOST_LINES
+
+
+TWICE = {
+    *("Answer", "Axis", "Baseline", "Certificate", "Channel", "Command", "Facts", "Finding", "Known", "Reading"),
+    *("Readings", "Seen", "Series", "Stretch", "Wanted"),
+}
+"""Names that two public classes of sentinel have. A new name is not added here: one of the two gets another."""
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    trees = (ast.parse(path.read_text()) for name, path in modules().items() if name.startswith("sentinel"))
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert {name for name in classes if not name.startswith("_") and classes.count(name) > 1} == TWICE

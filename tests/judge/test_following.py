@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sentinel.act.following import Following
 from sentinel.act.look import Look
-from sentinel.act.past import Past
+from sentinel.act.past import PastReader
 from sentinel.judge.history import SAVES_WITH_LAYERS, History
 from sentinel.judge.recovery_check import WINDOW, BestMean, Danger
 from sentinel.judge.series import Series
@@ -50,7 +50,7 @@ class Watched:
         """As a daemon that was started again: everything is told again, in one piece."""
         self.history = History(again=self._again)
         self.following = Following(self.history, THRESHOLDS)
-        self.past = Past()
+        self.past = PastReader()
         self._take(self.all.records)
 
     def tell(self, records: Iterable[Record]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.act.look import Look
-from sentinel.act.past import Past
+from sentinel.act.past import PastReader
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -56,7 +56,7 @@ def settled(seen: History, *, jobs: JobsSeen = OURS, now: float = 2000.0) -> tup
     state = replace(state, latest_tag=LOWER.target_tag, overrides=LOWER.overrides, tensorboard_past=None)
     policy = Policy(mode="act", confirm_within_s=60, on_contradicted="stop")
     found = Look.of(seen, Series(Thresholds()), run=state, verdict=DIVERGED, events=())
-    turn = next_turn(Past().read(found, policy, lambda _: None).facts, policy)
+    turn = next_turn(PastReader().read(found, policy, lambda _: None).facts, policy)
     assert not turn.actions
     return turn.outcome, list(turn.records)
 
