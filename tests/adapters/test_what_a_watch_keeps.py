@@ -12,7 +12,7 @@ import pytest
 from sentinel.act.observe import Observer
 from sentinel.act.past import PastReader
 from sentinel.adapters.journal import Journals
-from sentinel.config import Config, load_config
+from sentinel.config import Config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.verdict import VerdictKind
@@ -20,6 +20,7 @@ from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, encode
 from tests.sources.reading import megatron
+from tests.support.kept_configs import config_of, saved
 
 STEPS = 3000
 
@@ -34,19 +35,6 @@ class Counted(Journals):
     def again(self, attempt: int, after: int = -1) -> Iterator[Sample]:
         self.asked.append(attempt)
         return super().again(attempt, after)
-
-
-def config_of(folder: Path, more: str = "") -> Config:
-    (folder / "a.toml").write_text(
-        f'[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "s"\n[launcher]\nkind = "elsewhere"\n{more}'
-    )
-    (folder / "s" / "attempts").mkdir(parents=True)
-    saved(folder, 1000)
-    return load_config(folder / "a.toml")
-
-
-def saved(folder: Path, step: int) -> None:
-    (folder / "c" / f"global_step{step}").mkdir(parents=True)
 
 
 def tell(folder: Path, attempt: int, *records: Record) -> None:

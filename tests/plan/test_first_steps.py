@@ -20,7 +20,7 @@ from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.overrides import Free, TrainingSettings
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
-from tests.plan.test_recovery_plan import DIVERGED, decision, incident, run
+from tests.support.recovery_plans import DIVERGED, decision, incident, run
 
 MADE = decision()
 LOWER = replace(

@@ -23,7 +23,7 @@ from sentinel.vocabulary.errors import ConfigError
 from tests.adapters.checkpoint_files import deepspeed
 from tests.e2e.test_bisect import NAN_FROM, TRAINER, configured
 from tests.slurm.cluster import Cluster, until
-from tests.slurm.test_recovery import job_script
+from tests.support.slurm_runs import job_script
 from tests.tune.runs import SENTINEL, environment
 
 pytestmark = pytest.mark.full
