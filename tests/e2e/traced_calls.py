@@ -18,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _PARTICIPANT = re.compile(r"^ *participant (\w+) as ([\w/]+\.py)$", re.MULTILINE)
+_NOTE = re.compile(r"^ *Note over [\w,]+: ", re.MULTILINE)
 _MESSAGE = re.compile(r"^ *(\w+)->>(\w+): (\w+)\(", re.MULTILINE)
 
 
@@ -30,11 +31,23 @@ class Message:
     function: str
 
 
-def diagram() -> tuple[dict[str, str], list[Message]]:
+@dataclass(frozen=True)
+class Section:
+    """The messages below one note; `at_once`: none begins again before the last."""
+
+    messages: tuple[Message, ...]
+    at_once: bool
+
+
+def diagram() -> tuple[dict[str, str], list[Section]]:
     """The files of the participants by their short names, and the messages in order."""
     text = (ROOT / "CONTRIBUTING.md").read_text().partition("```mermaid\n")[2].partition("```")[0]
     files = dict(_PARTICIPANT.findall(text))
-    return files, [Message(files[a], files[b], function) for a, b, function in _MESSAGE.findall(text)]
+    found = []
+    for part in _NOTE.split(text)[1:]:
+        messages = tuple(Message(files[a], files[b], function) for a, b, function in _MESSAGE.findall(part))
+        found.append(Section(messages, at_once=", in one " in part.partition("\n")[0]))
+    return files, found
 
 
 class Record:
@@ -43,7 +56,7 @@ class Record:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / f"{os.getpid()}.jsonl").open("a", buffering=1)
-        self._wanted = {(str(ROOT / m.callee), m.function) for m in diagram()[1]}
+        self._wanted = {(str(ROOT / m.callee), m.function) for section in diagram()[1] for m in section.messages}
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
