@@ -16,7 +16,16 @@ from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Alertmanager, Command, Mail, PagingSettings, Webhook
 from sentinel.adapters.wandb import WandbRun
 from sentinel.cli.commands import COMMANDS, loaded
-from sentinel.config import BisectSettings, Config, LauncherSettings, Run, SourceSettings, WatchSettings, load_config
+from sentinel.config import (
+    BisectSettings,
+    Commands,
+    Config,
+    LauncherSettings,
+    Run,
+    SourceSettings,
+    WatchSettings,
+    load_config,
+)
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy, Tuning
@@ -36,6 +45,7 @@ TABLES = {
     "policy": Policy,
     "tune": Tuning,
     "bisect": BisectSettings,
+    "commands": Commands,
     "[policy.ladder]": Rung,
     "paging": PagingSettings,
     "metrics": Metrics,

@@ -5,11 +5,20 @@ Configured once, at the start: nothing else reads files of settings or the envir
 In: TOML text. Out: `Config`, and the paths that follow from it (`run_files`).
 """
 
-from sentinel.config.tables import BisectSettings, Config, LauncherSettings, Run, SourceSettings, WatchSettings
+from sentinel.config.tables import (
+    BisectSettings,
+    Commands,
+    Config,
+    LauncherSettings,
+    Run,
+    SourceSettings,
+    WatchSettings,
+)
 from sentinel.config.toml import field_docs, load_config, template
 
 __all__ = [
     "BisectSettings",
+    "Commands",
     "Config",
     "LauncherSettings",
     "Run",
