@@ -32,7 +32,7 @@ from sentinel.cli.tune import search
 from sentinel.config import load_config
 from sentinel.judge.history import History
 from sentinel.lab.tune.reading import Reading, reading_of
-from sentinel.lab.tune.report import Report
+from sentinel.lab.tune.report import TuningReport
 from sentinel.lab.tune.search import Pacing, Seen, Space, answer_of_the_grid
 from sentinel.vocabulary.numbers import dump_json
 
@@ -140,7 +140,7 @@ def measured(
     return {"horizon_steps": HORIZON, "grid": grid, "cells": rows, "searches": searches}
 
 
-def compared(way: Way, report: Report, read: dict[Pacing, Reading], seen: dict[Pacing, Seen]) -> dict[str, Any]:
+def compared(way: Way, report: TuningReport, read: dict[Pacing, Reading], seen: dict[Pacing, Seen]) -> dict[str, Any]:
     """The two answers, and the search's steps beside those of the cells that it had to choose from."""
     space: Space = report.task.space
     cells = [Pacing(start, duration) for start in space.starts for duration in space.durations]

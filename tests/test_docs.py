@@ -13,10 +13,19 @@ import pytest
 import yaml
 
 from sentinel.adapters.exposition.settings import Metrics
-from sentinel.adapters.paging.settings import Alertmanager, Command, Mail, Paging, Webhook
+from sentinel.adapters.paging.settings import Alertmanager, Command, Mail, PagingSettings, Webhook
 from sentinel.adapters.wandb import WandbRun
 from sentinel.cli.commands import COMMANDS, loaded
-from sentinel.config import Bisect, Config, Launcher, Run, Source, Watch, load_config
+from sentinel.config import (
+    BisectSettings,
+    Commands,
+    Config,
+    LauncherSettings,
+    Run,
+    SourceSettings,
+    WatchSettings,
+    load_config,
+)
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy, Tuning
@@ -29,15 +38,16 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TABLES = {
     "run": Run,
-    "launcher": Launcher,
-    "source": Source,
-    "watch": Watch,
+    "launcher": LauncherSettings,
+    "source": SourceSettings,
+    "watch": WatchSettings,
     "judge": Thresholds,
     "policy": Policy,
     "tune": Tuning,
-    "bisect": Bisect,
+    "bisect": BisectSettings,
+    "commands": Commands,
     "[policy.ladder]": Rung,
-    "paging": Paging,
+    "paging": PagingSettings,
     "metrics": Metrics,
     "wandb": WandbRun,
     "[paging.webhook]": Webhook,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -25,7 +25,14 @@ paths count from the file. A key without a default is required; *none* means tha
 
 This page is made from the code by `tools/configuration_page.py` (`make pages`).
 """
-WORDS = {Path: "path", float: "number", int: "whole number", str: "string", bool: "true or false"}
+WORDS = {
+    Path: "path",
+    float: "number",
+    int: "whole number",
+    str: "string",
+    bool: "true or false",
+    Mapping[str, Literal["pending", "running", "ended"]]: 'table of words to "pending", "running" or "ended"',
+}
 
 
 def page() -> str:

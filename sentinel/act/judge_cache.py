@@ -25,7 +25,7 @@ import sentinel
 from sentinel.act.following import FollowedState, Following
 from sentinel.act.sealed_file import FOLDER, NotUsableError, read_sealed, write_sealed
 from sentinel.act.source import Source
-from sentinel.adapters.journal import Journals, Place
+from sentinel.adapters.journal import JournalPlace, Journals
 from sentinel.bounded import open_regular
 from sentinel.judge.history import Attempt
 from sentinel.judge.kept_state import StateError, from_data, to_data
@@ -133,7 +133,7 @@ class JudgeCache:
         given = {"thresholds": self._thresholds, "references": references}
         return [places, journals.unreadable, to_data(tuple(state), given)]
 
-    def _read(self, name: _Name, journals: Path) -> tuple[dict[str, Place], int, FollowedState]:
+    def _read(self, name: _Name, journals: Path) -> tuple[dict[str, JournalPlace], int, FollowedState]:
         try:
             listed, unreadable, data = read_sealed(self._folder / name.text, self._of)
             places = {one: _place(fields) for one, *fields, _ in listed}
@@ -178,15 +178,15 @@ def _superfluous(names: list[_Name], made: int) -> Iterator[_Name]:
             younger = made - name.made
 
 
-def _fields(place: Place) -> tuple[Any, ...]:
+def _fields(place: JournalPlace) -> tuple[Any, ...]:
     attempts = sorted(place.attempts)
     return place.offset, place.within, attempts, place.samples, place.last_step, place.rising, place.marks
 
 
-def _place(fields: Sequence[Any]) -> Place:
+def _place(fields: Sequence[Any]) -> JournalPlace:
     offset, within, attempts, samples, last_step, rising, marks = fields
     marked = [(int(step), int(at)) for step, at in marks]
-    return Place(int(offset), bool(within), set(attempts), int(samples), int(last_step), bool(rising), marked)
+    return JournalPlace(int(offset), bool(within), set(attempts), int(samples), int(last_step), bool(rising), marked)
 
 
 def _checked(attempts: Any) -> dict[int, Attempt]:

@@ -35,7 +35,7 @@ class _Known:
     made: int = 0  # samples of the attempt that the restart has taken
 
 
-class Past:
+class PastReader:
     """Reads what the next turn needs, and only that. The past of a restart is read once, then followed by its samples;
     it is read again after the daemon was started again."""
 

@@ -11,7 +11,7 @@ from sentinel.act.last_lines import with_last_lines
 from sentinel.act.look import Look
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
-from sentinel.act.past import Past
+from sentinel.act.past import PastReader
 from sentinel.act.perform import Ledger, Perform, Pinning, execute, without_seconds
 from sentinel.act.undo import settle
 from sentinel.act.wall_clock import WallClock
@@ -40,7 +40,7 @@ class Watch:
     last: Look | None = field(default=None, init=False)  # what the last turn saw
     failed_turns: int = field(default=0, init=False)  # turns so far that had an error
     _warned: str | None = field(default=None, init=False)  # the last line that was warned of, without its ages
-    _past: Past = field(default_factory=Past, init=False)
+    _past: PastReader = field(default_factory=PastReader, init=False)
     _memory: Memory = field(default_factory=Memory, init=False)
     _wall: WallClock = field(default_factory=WallClock, init=False)
 

@@ -89,7 +89,7 @@ def _records(data: bytes) -> Iterator[Record]:
 
 
 @dataclass(slots=True)
-class Place:
+class JournalPlace:
     """How far a journal was read, and what that has shown of it."""
 
     offset: int = 0  # Bytes
@@ -123,7 +123,7 @@ class Journals:
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "attempts"
-        self.places: dict[str, Place] = {}  # By the journal's name
+        self.places: dict[str, JournalPlace] = {}  # By the journal's name
         self.unreadable = 0  # lines so far that could not be read; they are passed over
 
     def poll(self) -> list[Record]:
@@ -160,9 +160,9 @@ class Journals:
 
     def _appended(self, name: str) -> Iterator[Record]:
         with open_regular(self.folder / name) as file:
-            place = self.places.setdefault(name, Place())
+            place = self.places.setdefault(name, JournalPlace())
             if os.fstat(file.fileno()).st_size < place.offset:  # no journal is ever cut: this one was begun again
-                place = self.places[name] = Place(attempts=place.attempts)
+                place = self.places[name] = JournalPlace(attempts=place.attempts)
             file.seek(place.offset)
             for size, line, ended in _lines(file, within=place.within):
                 place.offset += size

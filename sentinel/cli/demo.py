@@ -13,7 +13,7 @@ from rich.table import Table
 from sentinel.cli.correlate import correlation_table
 from sentinel.cli.shared import Json, print_json, table
 from sentinel.demo.configuration import WITH_LAYERNORMS, WITHOUT_LAYERNORMS
-from sentinel.demo.story import Report, tell
+from sentinel.demo.story import DemoReport, tell
 from sentinel.vocabulary.texts import neutral
 
 _OUT = Path("demo-output")
@@ -62,7 +62,7 @@ def _bisect(configuration: Path, incident: str, console: Console) -> None:
         console.print(neutral(line), markup=False)
 
 
-def _attempts(report: Report) -> Table:
+def _attempts(report: DemoReport) -> Table:
     heads = ("attempt", "mitigation", "from", "steps", "ratio > 1.2", "max ratio", "validation", "verdict")
     rows = [
         (
@@ -80,7 +80,7 @@ def _attempts(report: Report) -> Table:
     return table(f"Attempts (seed {report.seed})", heads, rows, left=("mitigation", "verdict"))
 
 
-def summary(report: Report) -> str:
+def summary(report: DemoReport) -> str:
     if not report.diverged:
         seeds = ", ".join(map(str, report.calm_seeds))
         return (

@@ -15,7 +15,7 @@ from rich.table import Table
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, table
-from sentinel.config import Bisect, Config
+from sentinel.config import BisectSettings, Config
 from sentinel.config.run_files import find_config, state_dir_of
 from sentinel.daemon.probes import probe_jobs, started_from
 from sentinel.durable import os_errors_named
@@ -23,7 +23,7 @@ from sentinel.jobscript.reading import Read, read_command, read_text
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.lab.probes.command import OWN_TRAINER
 from sentinel.lab.probes.probe import Probe
-from sentinel.lab.tune.report import BLOCK, Report, deepspeed_block, ladder_rung, report_of, trainer_options
+from sentinel.lab.tune.report import BLOCK, TuningReport, deepspeed_block, ladder_rung, report_of, trainer_options
 from sentinel.lab.tune.search import Pacing
 from sentinel.lab.tune.task import SETTING, UNIT, What, task_of
 from sentinel.lab.tune.tuner import Tuner
@@ -73,16 +73,16 @@ def tune(
 
 def search(
     config: Config, folder: Path, what: What = "slw", *, parallel: int | None, say: Callable[[str], None]
-) -> Report:
+) -> TuningReport:
     in_script, name = config.launcher.changes_in_script and what == "slw", config.run.name
     launcher, checkpoints = replace(config.launcher, changes_in_script=in_script), config.run.checkpoints
-    text, _ = started_from(replace(config, bisect=Bisect()))
+    text, _ = started_from(replace(config, bisect=BisectSettings()))
     read = read_text(text, name) if text else read_command(launcher.command, name)
     _refuse_unpaced(config, read, str(launcher.script or "the job script") if text else "[launcher] command", what)
     task = task_of(config.tune, read.facts, what)
     own = (f"--validate-every={task.validate_every}",) if read.program == OWN_TRAINER else ()
     given, options = config.bisect, (*own, *config.tune.options)
-    settings = Bisect(options=options, inputs=given.inputs, writable=given.writable)
+    settings = BisectSettings(options=options, inputs=given.inputs, writable=given.writable)
 
     def probe_of(pacing: Pacing) -> Probe:
         overrides = task.overrides_in_script(pacing, baseline_of_script(text)) if in_script else None
@@ -125,7 +125,7 @@ def _refuse_unpaced(config: Config, read: Read, where: str, what: What) -> None:
 _STOPPED = {"fluctuates": "when it fluctuated", "calm": "at the horizon", "not needed": "another probe had decided"}
 
 
-def table_of(report: Report) -> Table:
+def table_of(report: TuningReport) -> Table:
     start = f"start, {UNIT[report.task.what]}"
     heads = (start, "T", "steps", "tokens", "perplexity max / best before", "verdict", "stopped", "seed")
     rows = [
@@ -145,7 +145,7 @@ def table_of(report: Report) -> Table:
     return table(title, heads, rows, left=("verdict", "stopped"))
 
 
-def summary_of(report: Report) -> str:
+def summary_of(report: TuningReport) -> str:
     """The answer, to be pasted into the run's configuration, and its cost."""
     task, chosen = report.task, report.chosen
     share = report.share_of_full_run

@@ -5,17 +5,25 @@ Configured once, at the start: nothing else reads files of settings or the envir
 In: TOML text. Out: `Config`, and the paths that follow from it (`run_files`).
 """
 
-from sentinel.config.tables import Bisect, Commands, Config, Launcher, Run, Source, Watch
+from sentinel.config.tables import (
+    BisectSettings,
+    Commands,
+    Config,
+    LauncherSettings,
+    Run,
+    SourceSettings,
+    WatchSettings,
+)
 from sentinel.config.toml import field_docs, load_config, template
 
 __all__ = [
-    "Bisect",
+    "BisectSettings",
     "Commands",
     "Config",
-    "Launcher",
+    "LauncherSettings",
     "Run",
-    "Source",
-    "Watch",
+    "SourceSettings",
+    "WatchSettings",
     "field_docs",
     "load_config",
     "template",

@@ -95,16 +95,16 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ConfigsRead:
     """Configurations, and the errors of the files that hold none."""
 
     configs: dict[Path, Config]
     wrong: dict[Path, ConfigError]
 
 
-def read(paths: tuple[Path, ...], *checks: Callable[[Config], None]) -> Read:
+def read(paths: tuple[Path, ...], *checks: Callable[[Config], None]) -> ConfigsRead:
     """Reads each; errors of the checks are prefixed with the file."""
-    found = Read({}, {})
+    found = ConfigsRead({}, {})
     for path in dict.fromkeys(paths):
         config: Config | None = None
         try:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from sentinel.adapters.exposition.settings import Metrics
-from sentinel.adapters.paging.settings import Paging
+from sentinel.adapters.paging.settings import PagingSettings
 from sentinel.adapters.wandb import WandbRun
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.choose.policy import Policy, Tuning
@@ -51,7 +51,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
+class LauncherSettings:
     """The `[launcher]` table: how the job is started again."""
 
     kind: Literal["local", "slurm", "commands", "elsewhere"] = "local"
@@ -154,7 +154,7 @@ class Commands:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceSettings:
     """The `[source]` table: where the run's readings come from."""
 
     kind: Literal["journal", "log", "prometheus"] = "journal"
@@ -214,7 +214,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class WatchSettings:
     """The `[watch]` table: the loop's interval, and what it reads while the run is well."""
 
     poll_interval_s: Annotated[float, POSITIVE] = 5.0
@@ -228,7 +228,7 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bisect:
+class BisectSettings:
     """The `[bisect]` table: how a probe is started, and what all probes of an incident may cost."""
 
     command: tuple[str, ...] = ()
@@ -295,14 +295,14 @@ class Config:
     """One run, as its TOML file describes it."""
 
     run: Run
-    launcher: Launcher = field(default_factory=Launcher)
+    launcher: LauncherSettings = field(default_factory=LauncherSettings)
     commands: Commands = field(default_factory=Commands)
-    source: Source = field(default_factory=Source)
-    watch: Watch = field(default_factory=Watch)
+    source: SourceSettings = field(default_factory=SourceSettings)
+    watch: WatchSettings = field(default_factory=WatchSettings)
     judge: Thresholds = field(default_factory=Thresholds)
     policy: Policy = field(default_factory=Policy)
     tune: Tuning = field(default_factory=Tuning)
-    bisect: Bisect = field(default_factory=Bisect)
-    paging: Paging = field(default_factory=Paging)
+    bisect: BisectSettings = field(default_factory=BisectSettings)
+    paging: PagingSettings = field(default_factory=PagingSettings)
     metrics: Metrics = field(default_factory=Metrics)
     wandb: WandbRun = field(default_factory=WandbRun)

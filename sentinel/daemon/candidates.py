@@ -19,7 +19,7 @@ _LOOKS_PER_S = 100  # of one daemon, at all its candidates: each is three calls 
 _JITTER = 0.5  # share of the pace by which it is longer or shorter: daemons that began together do not look together
 
 
-class Room:
+class RunRoom:
     """How many more runs this daemon may watch."""
 
     def __init__(self, most: int | None) -> None:
@@ -44,7 +44,7 @@ class Candidate:
     thread, and the room is taken. Who asks for the lock afterwards may still find that another was quicker."""
 
     def __init__(
-        self, config: Config, room: Room, free: Callable[[Candidate], None], others: Callable[[], int] = lambda: 1
+        self, config: Config, room: RunRoom, free: Callable[[Candidate], None], others: Callable[[], int] = lambda: 1
     ) -> None:
         self.config = config
         self.holder: str | None = None  # the process that watches the run, as of the last look

@@ -28,7 +28,7 @@ class Standing:
 Stands = Callable[[Path, Standing], None]
 
 
-class Place(Protocol):
+class WatchPlace(Protocol):
     """Runs are known by the paths of their configurations."""
 
     def put(self, path: Path, config: Config) -> None:

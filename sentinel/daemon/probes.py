@@ -18,9 +18,7 @@ from sentinel.adapters.slurm import SlurmClient
 from sentinel.adapters.slurm.client import OUR_VARIABLES
 from sentinel.adapters.slurm.records import JobRecords
 from sentinel.adapters.slurm.trainer_files import scheduler_of
-from sentinel.config import Bisect as BisectSettings
-from sentinel.config import Config
-from sentinel.config import Launcher as LauncherSettings
+from sentinel.config import BisectSettings, Config, LauncherSettings
 from sentinel.config.run_files import bisect_folder, incident_log_of, state_dir_of
 from sentinel.daemon.launchers import launcher_of
 from sentinel.daemon.sources import source_of

@@ -13,10 +13,10 @@ from queue import Empty, SimpleQueue
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.config import Config
 from sentinel.config.run_files import Chosen, conflicts, place_of, read
-from sentinel.daemon.candidates import Candidate, Room
+from sentinel.daemon.candidates import Candidate, RunRoom
 from sentinel.daemon.folder_look import FolderLook
 from sentinel.daemon.paging import check_pagers
-from sentinel.daemon.places import Place, Standing
+from sentinel.daemon.places import Standing, WatchPlace
 from sentinel.daemon.scheduler import Fleet, SignalFlag
 from sentinel.vocabulary.errors import ConfigError
 
@@ -34,7 +34,7 @@ class RunTable:
     """Its methods are called by the main thread, but for `stands`, which any thread may call."""
 
     def __init__(
-        self, chosen: Chosen, fleet: Fleet, exposition: Exposition, wake: SignalFlag, *, room: Room, once: bool
+        self, chosen: Chosen, fleet: Fleet, exposition: Exposition, wake: SignalFlag, *, room: RunRoom, once: bool
     ) -> None:
         self._chosen = chosen
         self._fleet = fleet
@@ -47,7 +47,7 @@ class RunTable:
         self._waiting = 0  # candidates
         self.turns = 0  # completed so far, of all runs
 
-    def begin(self, place: Place, configs: dict[Path, Config]) -> None:
+    def begin(self, place: WatchPlace, configs: dict[Path, Config]) -> None:
         self._place = place
         self._metrics = next(iter(configs.values())).metrics
         paths = list(configs)

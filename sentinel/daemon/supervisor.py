@@ -17,10 +17,10 @@ from sentinel.adapters.exposition.exposition import NAME, Exposition
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
 from sentinel.config.run_files import Chosen, conflicts, read, state_dir_of
-from sentinel.daemon.candidates import Room
+from sentinel.daemon.candidates import RunRoom
 from sentinel.daemon.logs import CONSOLE, say_to_stderr
 from sentinel.daemon.paging import check_pagers
-from sentinel.daemon.places import InProcess, Place
+from sentinel.daemon.places import InProcess, WatchPlace
 from sentinel.daemon.pool import Pool
 from sentinel.daemon.run_table import RunTable
 from sentinel.daemon.scheduler import Fleet, SignalFlag
@@ -71,7 +71,7 @@ def watch(chosen: Chosen, options: Options, *, fleet_dir: Path) -> int:
     home, labels = (state_dir_of(first), {"run": first.run.name}) if chosen.alone else (fleet_dir.resolve(), {})
     exposition = Exposition(first.metrics, home / NAME, labels, once=options.once)
     fleet = Fleet(signals.wake)
-    room = Room(options.most if chosen.everything else None)
+    room = RunRoom(options.most if chosen.everything else None)
     table = RunTable(chosen, fleet, exposition, signals.wake, room=room, once=options.once)
     place = _place(chosen, options, fleet, exposition, table, signals.wake)
     if not chosen.alone:
@@ -96,7 +96,7 @@ def watch(chosen: Chosen, options: Options, *, fleet_dir: Path) -> int:
 
 def _place(
     chosen: Chosen, options: Options, fleet: Fleet, exposition: Exposition, table: RunTable, wake: SignalFlag
-) -> Place:
+) -> WatchPlace:
     workers = options.workers if options.workers is not None else cores()
     if chosen.everything and workers > 1 and not options.once:
         passed = [word for word, given in (("--observe", options.observe), ("--verbose", options.verbose)) if given]
@@ -117,7 +117,9 @@ def _place(
 class _Daemon:
     """The main thread's loop."""
 
-    def __init__(self, fleet: Fleet, table: RunTable, place: Place, signals: _Signals, *, alive: Path | None) -> None:
+    def __init__(
+        self, fleet: Fleet, table: RunTable, place: WatchPlace, signals: _Signals, *, alive: Path | None
+    ) -> None:
         self._fleet = fleet
         self._table = table
         self._place = place

@@ -32,7 +32,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DemoReport:
     seed: int
     recovered: bool
     diverged: bool
@@ -56,7 +56,7 @@ class Report:
         }
 
 
-def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORMS) -> Report:
+def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORMS) -> DemoReport:
     """Runs the demo in a folder; returns what happened. ConfigError when the folder contains a run already. A run that
     does not diverge is moved to a folder of its own in there, and the next seed is trained."""
     missing = [name for name in ("torch", "deepspeed", "tensorboard") if not _is_installed(name)]
@@ -84,11 +84,11 @@ def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORM
         say(f"! seed {now} did not diverge on this machine; its run is now in {aside}; next: seed {now + 1}")
 
 
-def _report(*, seed: int, folder: Path, wall_s: float) -> Report:
+def _report(*, seed: int, folder: Path, wall_s: float) -> DemoReport:
     events = IncidentLog(folder / "state" / "incidents.jsonl").read()
     past = read_past(journals_as_columns(folder / "state"), events)
     incidents, rows = past.incidents, attempt_rows(past)
-    return Report(
+    return DemoReport(
         seed=seed,
         recovered=bool(incidents) and all(i.outcome == "recovered" for i in incidents),
         diverged=bool(incidents),

@@ -102,7 +102,7 @@ def _edit(document: Document, change: SetJson, value: str) -> Edit | None:
     return None
 
 
-def _addition(text: str, start: int, inside: list[Member], path: tuple[str, ...], value: Any) -> Edit:
+def _addition(text: str, start: int, inside: list[HereDocumentMember], path: tuple[str, ...], value: Any) -> Edit:
     for key in reversed(path[1:]):
         value = {key: value}
     position, indent = inside[-1].end if inside else start + 1, " "
@@ -239,7 +239,7 @@ _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class HereDocumentMember:
     """One `"key": value` of an object; positions are of the value."""
 
     key: str
@@ -248,9 +248,9 @@ class Member:
     end: int
 
 
-def members(text: str, start: int) -> list[Member]:
+def members(text: str, start: int) -> list[HereDocumentMember]:
     """The members of the object whose `{` stands at `start`. LineError where it is not JSON."""
-    found: list[Member] = []
+    found: list[HereDocumentMember] = []
     position = _skip(text, start + 1)
     while not text.startswith("}", position):
         if found:
@@ -260,7 +260,7 @@ def members(text: str, start: int) -> list[Member]:
             raise LineError(f"a key is {key!r}")
         value_start = _expect(text, _skip(text, end), ":")
         _, value_end = _value(text, value_start)
-        found.append(Member(key=key, key_start=position, start=value_start, end=value_end))
+        found.append(HereDocumentMember(key=key, key_start=position, start=value_start, end=value_end))
         position = _skip(text, value_end)
     return found
 

@@ -96,7 +96,7 @@ class JournalFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plateau:
+class PlateauSeen:
     """A loss that falls more slowly than it should, and does so still."""
 
     onset_step: int
@@ -109,7 +109,7 @@ class Readings:
 
     last_step: int | None = None  # of the newest reading; None before the first
     warning: EarlyWarning | None = None  # the early warning in force
-    plateaus: tuple[Plateau, ...] = ()
+    plateaus: tuple[PlateauSeen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,5 +203,5 @@ def readings_of(series: Series) -> Readings:
     return Readings(
         last_step=series.last.global_step if series.last is not None else None,
         warning=series.warning,
-        plateaus=tuple(Plateau(onset_step=e.onset_step, reason=e.reason) for e in plateaus),
+        plateaus=tuple(PlateauSeen(onset_step=e.onset_step, reason=e.reason) for e in plateaus),
     )

@@ -16,7 +16,7 @@ _TABLE = Path(__file__).with_name("rungs.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class RungEvidence:
     """One row of the table, for keys that belong together."""
 
     keys: tuple[str, ...]
@@ -25,8 +25,8 @@ class Evidence:
 
 
 @cache
-def evidence() -> tuple[Evidence, ...]:
-    return tuple(read(Evidence, row) for row in tomllib.loads(_TABLE.read_text(encoding="utf-8"))["rung"])
+def evidence() -> tuple[RungEvidence, ...]:
+    return tuple(read(RungEvidence, row) for row in tomllib.loads(_TABLE.read_text(encoding="utf-8"))["rung"])
 
 
 def known_failures(rung: Rung) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sentinel.lab.tune.reading import Curve, perplexity
-from sentinel.lab.tune.report import ProbeRow, Report
+from sentinel.lab.tune.report import ProbeRow, TuningReport
 from sentinel.reports.pictures import INK, drawn
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _CHOSEN, _ILL, _CALM, _OTHER = "#2e8b57", "#c1443c", "#4c8fbf", "#9a9a9a"
 _STYLES = ("-", "--", "-.", ":")  # One for each start, in the order of the starts that were tried
 
 
-def draw(report: Report) -> None:
+def draw(report: TuningReport) -> None:
     """Writes the PNG to where the report says that it is."""
     space = report.task.space
     with drawn(
@@ -40,7 +40,9 @@ def draw(report: Report) -> None:
             figure.legend(loc="outside right upper", frameon=False, fontsize=8.5)
 
 
-def _line(panel: Axes, points: Sequence[tuple[int, float]], row: ProbeRow, report: Report, *, labelled: bool) -> None:
+def _line(
+    panel: Axes, points: Sequence[tuple[int, float]], row: ProbeRow, report: TuningReport, *, labelled: bool
+) -> None:
     """What is not finite has no place on the picture; the verdict in the legend tells of it."""
     finite = [(step, value) for step, value in points if math.isfinite(value)]
     starts = sorted({other.start for other in report.probes})

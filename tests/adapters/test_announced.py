@@ -16,7 +16,7 @@ from sentinel.act.observe import Observer
 from sentinel.adapters.witnesses import Announced
 from sentinel.daemon import wiring
 from sentinel.vocabulary.errors import JobStillAlive
-from tests.adapters.test_one_sentinel_acts import diverged_run
+from tests.support.diverged_runs import diverged_run
 from trainer_hooks.export.exporter import Exporter, ExporterSettings, announce
 from trainer_hooks.export.step_collector import StepCollector
 

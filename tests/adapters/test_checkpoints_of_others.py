@@ -35,7 +35,7 @@ from tests.adapters.checkpoint_files import (
     torch_dist_without_common,
     torchtitan,
 )
-from tests.adapters.test_one_sentinel_acts import diverged_run
+from tests.support.diverged_runs import diverged_run
 
 WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
 MAKERS: dict[str, Callable[..., Path]] = {

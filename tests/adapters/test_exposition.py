@@ -26,8 +26,8 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown, all_metrics, exemplar
 from tests.adapters.pagers import free_port, until
 from tests.adapters.prometheus_asked import prometheus
-from tests.dashboards.test_rules import promtool
-from tests.hooks.test_step_collector import LAYERS, whole
+from tests.support.layers_shown import LAYERS, whole
+from tests.support.rules import promtool
 from trainer_hooks.export.step_collector import StepCollector
 
 _EVERYTHING = tuple(Shown(m.name, 1.0, tuple("tr8" for _ in m.labels)) for m in DAEMON_METRICS)

@@ -27,8 +27,8 @@ from sentinel.judge.history import History
 from sentinel.judge.kept_state import to_data
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, StateLoaded, encode
-from tests.adapters.test_what_a_watch_keeps import config_of
-from tests.judge.test_following import life, stories
+from tests.support.kept_configs import config_of
+from tests.support.lives import life, stories
 
 THRESHOLDS = Thresholds()
 LISTED = set(range(10, 500, 10))  # steps of the checkpoints that are listed, also such as nobody has reached

@@ -14,26 +14,9 @@ from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.restart.actions import (
     Action,
-    BranchWandb,
-    CutTensorBoard,
-    PointLatest,
-    QuarantineCheckpoints,
-    StartJob,
-    WriteOverrides,
 )
 from sentinel.vocabulary.errors import JobStillAlive
-from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
-
-WHERE = ("incident-1", "incident-1-r1")
-AT = Anchor(global_step=10)
-MOVES: list[Action] = [
-    QuarantineCheckpoints(("global_step20",), *WHERE),
-    PointLatest("global_step10", 10, *WHERE),
-    CutTensorBoard(AT, *WHERE),
-    BranchWandb("copy", 10, *WHERE),
-    WriteOverrides(Overrides(incident=WHERE[0], rollback=WHERE[1], anchor=AT, standing=TrainingSettings())),
-    StartJob(*WHERE),
-]
+from tests.support.moves import MOVES
 
 
 @pytest.mark.parametrize("action", MOVES, ids=lambda a: type(a).__name__)

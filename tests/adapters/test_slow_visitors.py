@@ -22,7 +22,7 @@ from sentinel.adapters.journal import Journals
 from sentinel.reports.triage.server import Feed, TriageServer
 from sentinel.vocabulary.errors import ConfigError
 from tests.adapters.pagers import certificate_for_localhost
-from tests.adapters.test_who_may_scrape import scrape, serving
+from tests.support.scraping import scrape, serving
 
 TOKENS = [
     "a;token;of=some,length",

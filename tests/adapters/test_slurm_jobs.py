@@ -19,14 +19,14 @@ from sentinel.adapters.slurm.jobs import (
     resubmission,
     with_own_head,
 )
-from sentinel.adapters.slurm.whose_jobs import Evidence, Start, jobs_of_run
+from sentinel.adapters.slurm.whose_jobs import JobEvidence, JobStart, jobs_of_run
 
 RUNNING_TASK = SlurmJob(id="10", array="7", tasks="1", state="RUNNING")
 WAITING_TASKS = SlurmJob(id="7", array="7", tasks="2-4%1", state="PENDING")
 
 
 def seen(*jobs: SlurmJob, known: tuple[str, ...] = (), job_name: str | None = None) -> list[str]:
-    here = Evidence(configured=Start("[launcher] working_directory", "", None))
+    here = JobEvidence(configured=JobStart("[launcher] working_directory", "", None))
     found = jobs_of_run(jobs, run="tr8", known=known, job_name=job_name, but={"99"}, evidence=here)
     assert found.unclear is None
     return [j.shown for j in found.jobs]

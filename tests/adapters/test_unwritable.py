@@ -18,8 +18,8 @@ from sentinel.cli import status
 from sentinel.config import load_config
 from sentinel.daemon import wiring
 from sentinel.vocabulary.errors import FilesystemRefused
-from tests.adapters.test_one_sentinel_acts import diverged_run, watched
 from tests.e2e.kill_points import write_events
+from tests.support.diverged_runs import diverged_run, watched
 
 NOBODY = 65534
 COMMAND = "[[paging.command]]\nname = '{}'\ncommand = ['/bin/true']\nseverity = 'warning'"

@@ -10,7 +10,7 @@ import pytest
 from sentinel.daemon import wiring
 from sentinel.daemon.watched_run import Watched
 from sentinel.vocabulary.errors import FilesystemUnavailable
-from tests.adapters.test_one_sentinel_acts import diverged_run, watched
+from tests.support.diverged_runs import diverged_run, watched
 
 
 def test_a_configuration_that_was_changed_and_changed_back_before_the_next_turn_is_as_it_was(tmp_path: Path) -> None:

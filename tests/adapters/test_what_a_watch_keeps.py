@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sentinel.act.observe import Observer
-from sentinel.act.past import Past
+from sentinel.act.past import PastReader
 from sentinel.adapters.journal import Journals
-from sentinel.config import Config, load_config
+from sentinel.config import Config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.verdict import VerdictKind
@@ -20,6 +20,7 @@ from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, encode
 from tests.sources.reading import megatron
+from tests.support.kept_configs import config_of, saved
 
 STEPS = 3000
 
@@ -34,19 +35,6 @@ class Counted(Journals):
     def again(self, attempt: int, after: int = -1) -> Iterator[Sample]:
         self.asked.append(attempt)
         return super().again(attempt, after)
-
-
-def config_of(folder: Path, more: str = "") -> Config:
-    (folder / "a.toml").write_text(
-        f'[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "s"\n[launcher]\nkind = "elsewhere"\n{more}'
-    )
-    (folder / "s" / "attempts").mkdir(parents=True)
-    saved(folder, 1000)
-    return load_config(folder / "a.toml")
-
-
-def saved(folder: Path, step: int) -> None:
-    (folder / "c" / f"global_step{step}").mkdir(parents=True)
 
 
 def tell(folder: Path, attempt: int, *records: Record) -> None:
@@ -128,7 +116,7 @@ def test_an_incident_is_opened_with_all_that_came_before_it(tmp_path: Path) -> N
     tell(tmp_path, 1, *(sample(1, s, 9.0) for s in range(STEPS + 1, STEPS + 600)))
     look = observer.look(STEPS + 600.0)
     assert (look.verdict.kind, look.verdict.onset_range) == (VerdictKind.DIVERGED, (STEPS + 1, STEPS + 1))
-    onset = Past().read(look, Policy(), lambda _: None).facts.onset
+    onset = PastReader().read(look, Policy(), lambda _: None).facts.onset
     assert onset is not None
     assert onset.best_mean == 2.0
     assert (onset.onset_samples, onset.onset_tokens) == (16 * (STEPS + 1), 2048 * (STEPS + 1) + 1)

@@ -20,7 +20,7 @@ from sentinel.judge.history import History
 from sentinel.plan import turn
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
-from tests.adapters.test_one_sentinel_acts import diverged_run, watched
+from tests.support.diverged_runs import diverged_run, watched
 
 
 def sample(step: int, attempt: int = 1) -> Sample:

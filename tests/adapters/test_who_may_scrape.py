@@ -8,16 +8,12 @@ import logging
 import shutil
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from sentinel.adapters.exposition.exposition import Exposition
-from sentinel.adapters.exposition.server import Certificate, Server, Token
+from sentinel.adapters.exposition.server import Certificate, Token
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.exposition.text import RunWriter
 from sentinel.config import load_config
@@ -25,6 +21,7 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.metrics import Shown
 from tests.adapters.pagers import certificate_for_localhost, until
 from tests.adapters.prometheus_asked import Asked, prometheus
+from tests.support.scraping import scrape, serving
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of these tests alone
 
@@ -47,31 +44,6 @@ def token_file(tmp_path: Path) -> Path:
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
     return file
-
-
-@contextmanager
-def serving(**settings: Any) -> Iterator[Server]:
-    registry = CollectorRegistry()
-    Gauge("sentinel_paused", "1 while a person has paused the run, else 0.", registry=registry)
-    server = Server(make_wsgi_app(registry), Metrics(**settings))
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-def scrape(server: Server, tls: Path | None = None, **headers: str) -> tuple[int, str]:
-    """The answer's status and text; `tls`: by HTTPS, with this as the only authority that is trusted."""
-    connection: http.client.HTTPConnection
-    if tls is None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    else:
-        trusting = ssl.create_default_context(cafile=str(tls))
-        connection = http.client.HTTPSConnection("localhost", server.port, timeout=60, context=trusting)
-    with closing(connection):
-        connection.request("GET", "/metrics", headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
 
 
 def test_with_a_certificate_it_speaks_https_and_nothing_else(keys: Path) -> None:

@@ -7,25 +7,25 @@ from dataclasses import replace
 import pytest
 
 from sentinel.adapters.slurm.jobs import Mark, SlurmJob, marked
-from sentinel.adapters.slurm.whose_jobs import Evidence, Found, Start, jobs_of_run
+from sentinel.adapters.slurm.whose_jobs import Found, JobEvidence, JobStart, jobs_of_run
 
 OURS = SlurmJob(id="5", name="train", directory="/a")
 NEXT = SlurmJob(id="6", name="train", directory="/a", state="PENDING")
 BEHIND = replace(NEXT, dependency="afterany:5(unfulfilled)")
 MARK = marked("", Mark(run="other", label="incident-1-r1", number=0))
-CONFIGURED = Start("[launcher] working_directory", "/a", None)
-SEEN = Start("job 3", "/a", "train.sh")
+CONFIGURED = JobStart("[launcher] working_directory", "/a", None)
+SEEN = JobStart("job 3", "/a", "train.sh")
 
 
 def found(
     *jobs: SlurmJob,
     known: tuple[str, ...] = (),
     scripts: dict[str, str] | None = None,
-    configured: Start | None = CONFIGURED,
-    recorded: tuple[Start, ...] = (),
+    configured: JobStart | None = CONFIGURED,
+    recorded: tuple[JobStart, ...] = (),
 ) -> Found:
     runs = (scripts or {}).get
-    evidence = Evidence(configured=configured, recorded=lambda: recorded, runs=lambda job: runs(job.group))
+    evidence = JobEvidence(configured=configured, recorded=lambda: recorded, runs=lambda job: runs(job.group))
     return jobs_of_run(jobs, run="tr8", known=known, job_name="train", but=(), evidence=evidence)
 
 
@@ -35,7 +35,7 @@ def ids(answer: Found) -> list[str]:
 
 
 @pytest.mark.parametrize("recorded", [(), (SEEN,)])
-def test_another_runs_mark_outweighs_name_and_work_directory(recorded: tuple[Start, ...]) -> None:
+def test_another_runs_mark_outweighs_name_and_work_directory(recorded: tuple[JobStart, ...]) -> None:
     assert ids(found(replace(OURS, comment=MARK), recorded=recorded)) == []
     assert ids(found(OURS, replace(BEHIND, comment=MARK), known=("5",), recorded=recorded)) == ["5"]
 
@@ -111,5 +111,5 @@ def test_scripts_are_asked_for_only_where_name_or_dependency_speaks_for_a_job() 
 
     stranger = SlurmJob(id="9", name="other", directory="/a")
     known = replace(OURS, name="other")
-    jobs_of_run((known, stranger), run="tr8", known=("5",), job_name="train", but=(), evidence=Evidence(runs=runs))
+    jobs_of_run((known, stranger), run="tr8", known=("5",), job_name="train", but=(), evidence=JobEvidence(runs=runs))
     assert asked == []

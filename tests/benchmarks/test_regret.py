@@ -7,7 +7,7 @@ import pytest
 from benchmarks.backtest.curves import Curve
 from benchmarks.backtest.regret import Cost, key, regret
 from benchmarks.backtest.scoring import Told
-from tests.benchmarks.test_scoring import DIVERGE, curve
+from tests.support.scored_curves import DIVERGE, curve
 
 ILL, WELL = curve("diverged", DIVERGE), curve("stable")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -12,23 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.backtest.curves import Curve, Event
 from benchmarks.backtest.scoring import Outcome, Said, Told, deadline, score, stretches
 from benchmarks.backtest.summing import summary, wilson
-
-DIVERGE = Event(kind="diverge", onset=500, peak=520, end=1000)
-
-
-def curve(label: str, *events: Event, steps: Sequence[int] = range(1, 1001), interval: int = 1) -> Curve:
-    return Curve(
-        name="a",
-        folder="f",
-        label=label,
-        events=events,
-        log_interval=interval,
-        short=False,
-        held_out=False,
-        note="",
-        steps=tuple(steps),
-        columns={"loss": tuple(2.0 for _ in steps)},
-    )
+from tests.support.scored_curves import DIVERGE, curve
 
 
 def told(*steps: int, spikes: tuple[tuple[int, int], ...] = ()) -> Said:

@@ -17,7 +17,7 @@ from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import SentinelError
 from sentinel.vocabulary.numbers import dump_json
 from tests.plan.simulated_run import World
-from tests.plan.test_cut_short import STORIES
+from tests.support.stories import STORIES
 from tests.triage.runs import configuration
 
 

@@ -10,7 +10,7 @@ import pytest
 from sentinel.adapters.lock import RunLock
 from sentinel.config import Config, load_config
 from sentinel.config.run_files import Chosen
-from sentinel.daemon.candidates import Candidate, Room
+from sentinel.daemon.candidates import Candidate, RunRoom
 from sentinel.daemon.folder_look import FolderLook
 
 
@@ -24,7 +24,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_a_free_run_is_taken_once_and_takes_its_room(config: Config) -> None:
-    room, free = Room(1), list[Candidate]()
+    room, free = RunRoom(1), list[Candidate]()
     candidate = Candidate(config, room, free.append)
     assert not candidate.turn(0.0)
     assert free == [candidate]
@@ -37,7 +37,7 @@ def test_a_run_that_is_locked_is_waited_for_and_said_once_per_holder(
     config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    room, free = Room(None), list[Candidate]()
+    room, free = RunRoom(None), list[Candidate]()
     candidate = Candidate(config, room, free.append)
     with RunLock(tmp_path / "s"):
         assert candidate.turn(0.0)
@@ -52,7 +52,7 @@ def test_a_daemon_that_is_full_looks_at_no_lock(config: Config, monkeypatch: pyt
         raise AssertionError
 
     monkeypatch.setattr(RunLock, "held_by", looked)
-    room = Room(1)
+    room = RunRoom(1)
     assert room.take()
     assert Candidate(config, room, lambda _: None).turn(0.0)
 
@@ -61,7 +61,7 @@ def test_locked_runs_leave_the_room_to_others_and_are_no_news_among_several_daem
     config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    room = Room(1)
+    room = RunRoom(1)
     with RunLock(tmp_path / "s"):
         assert Candidate(config, room, lambda _: None).turn(0.0)
     assert room.take()
@@ -76,7 +76,7 @@ def test_a_lock_that_cannot_be_read_is_left_to_the_watch_which_says_what_is_wron
 
     monkeypatch.setattr(RunLock, "held_by", stale)
     free = list[Candidate]()
-    assert not Candidate(config, Room(None), free.append).turn(0.0)
+    assert not Candidate(config, RunRoom(None), free.append).turn(0.0)
     assert len(free) == 1
 
 
@@ -84,7 +84,7 @@ def test_a_lock_that_cannot_be_read_is_left_to_the_watch_which_says_what_is_wron
 def test_looks_are_rarer_among_many_candidates_and_never_in_step(
     config: Config, others: int, least_s: float, most_s: float
 ) -> None:
-    candidate = Candidate(config, Room(None), lambda _: None, lambda: others)
+    candidate = Candidate(config, RunRoom(None), lambda _: None, lambda: others)
     paces = {candidate.pace_s for _ in range(50)}
     assert len(paces) > 40
     assert least_s <= min(paces) <= max(paces) <= most_s

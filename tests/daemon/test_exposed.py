@@ -21,10 +21,10 @@ from sentinel.plan.incident.incident import Incident, Proof, Rollback
 from sentinel.plan.observation import RunState
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Exemplar, Shown
 from sentinel.vocabulary.sample import Sample
-from tests.judge.test_series import ALIVE, curve, healthy, sample, spike, tr8
-from tests.plan.test_incident import DECISION
-from tests.plan.test_recovery_plan import incident
-from tests.plan.test_recovery_plan import run as run_state
+from tests.support.curves import ALIVE, curve, healthy, sample, spike, tr8
+from tests.support.decisions import DECISION
+from tests.support.recovery_plans import incident
+from tests.support.recovery_plans import run as run_state
 
 LABELS = {metric.name: metric.labels for metric in DAEMON_METRICS}
 

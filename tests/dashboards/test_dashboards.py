@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.vocabulary.metrics import every_name
 from tests.dashboards.boards import FILES, FOLDER, board, panels, queries
-from tests.dashboards.test_rules import RECORDED
+from tests.support.rules import RECORDED
 
 
 def test_the_committed_json_is_what_the_code_makes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,12 @@ import pytest
 import yaml
 
 from sentinel.vocabulary.metrics import every_name
+from tests.support.rules import RECORDED, ROOT, RULES, groups, promtool
 
-ROOT = Path(__file__).parents[2]
-RULES = ROOT / "dashboards" / "rules"
 CASES = sorted((RULES / "tests").glob("*.yaml"))
-PROMTOOL = shutil.which("promtool")
-
-
-def groups(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load((RULES / name).read_text())["groups"])
 
 
 ALERTS = [rule for group in groups("alerts.yaml") for rule in group["rules"]]
-RECORDING = [rule for group in groups("recording.yaml") for rule in group["rules"]]
-RECORDED = {rule["record"] for rule in RECORDING}
-
-
-def promtool(*words: str | Path, given: bytes | None = None) -> str:
-    if PROMTOOL is None:
-        pytest.skip("promtool is not installed: apt-get install prometheus")
-    ran = subprocess.run([PROMTOOL, *map(str, words)], capture_output=True, input=given, timeout=60, check=False)
-    said = (ran.stdout + ran.stderr).decode()
-    assert ran.returncode == 0, said
-    return said
 
 
 def test_prometheus_takes_the_rules() -> None:

@@ -15,7 +15,7 @@ import pytest
 from sentinel.adapters.lock import RunLock
 from sentinel.vocabulary.errors import LockHeld
 from tests.adapters.pagers import until
-from tests.e2e.test_fleet import Folder, Watch, verdict
+from tests.support.fleets import Folder, Watch, verdict
 
 MANY = 53  # more than one worker is given before another is started
 

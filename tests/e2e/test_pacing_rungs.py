@@ -21,9 +21,9 @@ from sentinel.plan.starts.proof import prove
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.e2e.kill_points import copy_run
-from tests.e2e.test_watch import SENTINEL
 from tests.hooks.scheduled import Runs, index_of
 from tests.hooks.trainer import SMALL, command
+from tests.support.watch_command import SENTINEL
 
 pytestmark = pytest.mark.full
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.checkpoint_files import deepspeed
-from tests.e2e.test_fleet import Folder
+from tests.support.fleets import Folder
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
 

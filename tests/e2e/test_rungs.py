@@ -16,7 +16,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import write_configuration
 from sentinel.plan.incident.events import fold
 from sentinel.vocabulary.sample import RunStarted, Sample
-from tests.e2e.test_watch import SENTINEL
+from tests.support.watch_command import SENTINEL
 
 pytestmark = pytest.mark.full
 

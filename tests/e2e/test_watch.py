@@ -30,8 +30,7 @@ from sentinel.vocabulary.errors import ConfigError, LockHeld
 from sentinel.vocabulary.sample import RunStarted, Sample, encode
 from tests.hooks.trainer import command as small_trainer
 from tests.hooks.trainer import losses, train
-
-SENTINEL = [sys.executable, "-m", "sentinel"]
+from tests.support.watch_command import SENTINEL
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 from sentinel.vocabulary.errors import DataError, TemporaryError
 from tests.hooks.data_made import job, megatron_file, padded_file, token_file
-from tests.hooks.test_data_metrics import rarities
+from tests.support.rarities import rarities
 from trainer_hooks.data.analyze import ProgressBar, Ranks, analyze
 from trainer_hooks.data.index import Index
 

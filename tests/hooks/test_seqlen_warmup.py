@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,22 +16,8 @@ from transformers import BatchEncoding
 
 from sentinel.vocabulary.errors import CheckpointError, ConfigError
 from sentinel.vocabulary.pacing import FixedLinear
+from tests.support.warmups import At, B, T, begun
 from trainer_hooks.seqlen_warmup import SHORTENINGS, SeqlenWarmup
-
-B, T = 3, 32
-
-
-class At:
-    """A schedule of whatever the test wants."""
-
-    def __init__(self, length: int | Callable[[int], int]) -> None:
-        self.seqlen = length if callable(length) else lambda _: length
-
-
-def begun(length: int, shorten: str = "truncate", full: int = T, **more: Any) -> SeqlenWarmup:
-    warmup = SeqlenWarmup(At(length), shorten, full=full, global_batch_samples=B, **more)
-    assert warmup.begin(1) == length
-    return warmup
 
 
 def rows(extra: int = 0) -> Tensor:

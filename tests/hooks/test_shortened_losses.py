@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from tests.hooks.test_seqlen_warmup import begun
+from tests.support.warmups import begun
 from trainer_hooks.gpt.model import GPT, Shape
 
 VOCABULARY, FULL, SAMPLES = 61, 32, 3

@@ -17,7 +17,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.vocabulary.metrics import COUNTERS, INTERVAL_METRICS, SAMPLE_METRICS, WINDOW_MAXIMA, all_metrics
-from sentinel.vocabulary.sample import LayerVariance, Sample
+from sentinel.vocabulary.sample import Sample
+from tests.support.layers_shown import LAYERS, sample, whole
 from trainer_hooks.export.step_collector import StepCollector, Totals
 
 EXPOSED = """\
@@ -28,23 +29,6 @@ sentinel_hook_errors_total{attempt="3",run="tr8"} 2.0
 # TYPE sentinel_steps_total counter
 sentinel_steps_total{attempt="3",run="tr8"} 1.0
 """
-LAYERS = LayerVariance(
-    attempt=3,
-    global_step=10,
-    time_unix_s=1.0,
-    layers=("embedding", "h.0", "h.1", "head"),
-    adam_variance_l1=(1.0, 2.0, float("nan"), 4.0),
-    adam_variance_max=(0.1, 0.2, 0.3, 0.4),
-)
-
-
-def sample(step: int, **readings: float | bool | None) -> Sample:
-    return Sample(**({"attempt": 3, "global_step": step, "time_unix_s": 1.0, "loss": float(step)} | readings))  # type: ignore[arg-type]
-
-
-def whole(step: int) -> Sample:
-    """A sample with every reading."""
-    return sample(step, **{metric.field: float(step) for metric in SAMPLE_METRICS if metric.field != "global_step"})
 
 
 class Clock:

@@ -18,8 +18,8 @@ from sentinel.jobscript.syntax import parse
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused
 from tests.jobscript import hostile_scripts
 from tests.jobscript.shell_sandbox import SCRIPTS, Run, changed_lines, config, parses, run
+from tests.support.script_texts import LR, REFUSED, TAKEN, TEXTS
 
-TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
 WITH_JSON = [name for name in TEXTS if name != "one_command"]
 
 OPTIONS: list[tuple[Change, str, Any]] = [
@@ -155,148 +155,6 @@ def test_a_directive_is_read_as_sbatch_reads_it(lines: str, read: str | None) ->
     assert directive(parse(f"#!/bin/bash\n{lines}\npython x.py --lr 1\n"), "--time") == read
 
 
-LISTED = 'ARGS=" \\\n    --lr 1e-4 \\\n    --seed 1 \\\n    "\npython pretrain_gpt.py $ARGS\n'
-LR = SetOption(flag="--lr", value="3e-5")
-SEED = SetOption(flag="--seed", value="44")
-
-REFUSED: dict[str, tuple[str, Change, int | None, str]] = {
-    "two lists": (f'MORE="--lr 2"\n{LISTED[:-1]} $MORE\n', LR, 3, "in lines 1 and 3"),
-    "an append": (LISTED.replace("\npython", '\nARGS+=" --lr 2"\npython'), LR, 5, "in lines 2 and 5"),
-    "if and else": (
-        'if true; then\nA="--lr 1"\nelse\nA="--lr 2"\nfi\npython x.py $A\n',
-        LR,
-        4,
-        "two lists",
-    ),
-    "if and else, one of them": (
-        'if true; then\nA="--lr 1"\nelse\nA="--fp16"\nfi\npython x.py --seed 1 $A\n',
-        LR,
-        2,
-        "only if a condition holds",
-    ),
-    "set twice": ('A="--lr 1"\nA="--seed 2"\npython x.py $A\n', LR, 2, "in lines 1 and 2"),
-    "after &&": ('A="--seed 1"\ntrue && A="$A --lr 1"\npython x.py $A\n', LR, 2, "only if a condition holds"),
-    "in a function": ('f() { A="--lr 1"; }\nf\npython x.py $A\n', LR, 1, "function runs"),
-    "a function's arguments": ('f() { python x.py --fp16 "$@"; }\nf --lr 1\n', LR, 2, "can't be followed"),
-    "positional": ('set -- --lr 1\npython x.py --fp16 "$@"\n', LR, 1, "can't be followed"),
-    "from a substitution": ("python x.py --fp16 $(echo --lr 1)\n", LR, 1, "can't be followed"),
-    "from a here-string": ('read -r A <<< "--lr 1"\npython x.py --fp16 $A\n', LR, 1, "can't be followed"),
-    "from a here-document": (
-        "cat <<EOT > args\n--lr 1\nEOT\npython x.py --fp16 $(cat args)\n",
-        LR,
-        2,
-        "can't be followed",
-    ),
-    "a default": ("python x.py --fp16 ${EXTRA:---lr 1}\n", LR, 1, "can't be followed"),
-    "exported to a script": ('export A="--lr 1"\nbash other.sh\npython x.py --fp16\n', LR, 1, "can't be followed"),
-    "a loop": ("for A in --lr 1; do python x.py --fp16 $A; done\n", LR, 1, "can't be followed"),
-    "a continuation with a blank": (LISTED.replace("1e-4 \\\n", "1e-4 \\ \n"), LR, 2, "blanks follow the backslash"),
-    "single quotes with a backslash": ("A='--lr 1 \\\n --seed 2'\npython x.py $A\n", LR, 1, "an argument of its own"),
-    "a comment in quotes": ('A="--lr 1\n # --seed 2\n"\npython x.py $A\n', SEED, 2, "begins no comment"),
-    "evaluated with quotes": ('eval "python x.py --data \\"a b\\" --lr 1"\n', LR, 1, "reads this list as code"),
-    "evaluated comment": ('A="python x.py --fp16 # --lr 1"\neval $A\n', LR, 1, "begins no comment"),
-    "no launcher": ("srun ./train --lr 1\n", LR, 1, "no word that ends in .py"),
-    "no program": ("echo hello\n", LR, None, "starts a Python program"),
-    "two programs": ("python a.py --x\npython b.py --y\n", LR, 2, "lines 1 and 2 look alike"),
-    "two starts": ("if true; then python x.py --lr 1\nelse python x.py --lr 2; fi\n", LR, 2, "two lists"),
-    "a start that does not show it trains": ("python x.py $A\npython x.py --lr 1\n", LR, 1, "does not get --lr"),
-    "nothing beside in one of two starts": ("python x.py $A\npython x.py --lr 1\n", SEED, 1, "no option beside"),
-    "one start without": ("python x.py --lr 1\npython x.py --train-iters 5\n", LR, 2, "does not get --lr"),
-    "DOS": ("python x.py \\\n --lr 1\r\n", LR, 2, "DOS"),
-    "not bash": ("DATA=<path to data>\npython x.py --lr 1\n", LR, 1, "not bash"),
-    "backticks read across": ("`date` `python x.py --lr 1`\npython x.py --lr 2 `date`\n", LR, 1, "not bash"),
-    "several values": ("python x.py --lr 1 2\n", LR, 1, "has 2 values"),
-    "no value": ("python x.py --lr --fp16\n", LR, 1, "no value"),
-    "value elsewhere": ('A="--fp16 --lr"\npython x.py $A 1\n', LR, 1, "no value"),
-    "value of many words": ('V="1 2"\npython x.py --lr $V\n', LR, 2, "more than one word"),
-    "value with effects": ("python x.py --lr $(next-lr)\n", LR, 1, "more than calculate"),
-    "value with effects, counted": ("python x.py --lr $((I++))\n", LR, 1, "more than calculate"),
-    "IFS alone": ('IFS=,\nB="--lr 1"\npython x.py $B\n', LR, 1, "IFS"),
-    "joined value with effects": ("python x.py --lr=$(next-lr)\n", LR, 1, "more than calculate"),
-    "removed with effects": ("python x.py --lr=`next-lr`\n", RemoveOption(flag="--lr"), 1, "more than calculate"),
-    "an element": ('A=(--lr 1)\nA[1]=2\npython x.py "${A[@]}"\n', LR, 2, "changed there"),
-    "by another name": (
-        'A=(--fp16)\ndeclare -n B=A\nB+=(--lr 2)\npython x.py "${A[@]}"\n',
-        LR,
-        3,
-        "can't be followed",
-    ),
-    "a program with effects": (
-        "python x.py --lr $(perl -e 'unlink \"x\"; print 1')\n",
-        LR,
-        1,
-        "more than calculate",
-    ),
-    "set after its use": ('A="--fp16"\npython x.py $A\nA="$A --lr 1"\n', LR, 3, "can't be followed"),
-    "appended after it was copied": (
-        'A="--fp16"\nB="$A"\nA+=" --lr 1"\npython x.py $B $C\necho $A\n',
-        LR,
-        3,
-        "can't be followed",
-    ),
-    "quotes in a list that is split": (
-        'A="--title x"\npython x.py $A\n',
-        SetOption(flag="--title", value="a b"),
-        1,
-        "do not hold",
-    ),
-    "quotes in an array that is split": (
-        "A=(--title x)\npython x.py ${A[@]}\n",
-        SetOption(flag="--title", value="a b"),
-        1,
-        "used without them",
-    ),
-    "quotes for pdsh": (
-        "deepspeed x.py --title x\n",
-        SetOption(flag="--title", value="a b"),
-        1,
-        "may not hand them on",
-    ),
-    "nothing beside": ("python x.py $ARGS\n", LR, 1, "no option beside"),
-    "a list elsewhere changed": ('A="--lr 1"\nread -r A\npython x.py $A\n', LR, 2, "changed there"),
-    "too few values": ("python x.py --ramp 1 2 --lr 1\n", RemoveOption(flag="--ramp", values=3), 1, "2 values"),
-    "variable twice": ("A=1\nif x; then A=2; fi\n", SetVariable(name="A", value="3"), 2, "lines 1 and 2"),
-    "variable in a branch": ("if x; then A=2; fi\n", SetVariable(name="A", value="3"), 1, "condition"),
-    "variable counted": ("A=1\n((A++))\n", SetVariable(name="A", value="3"), 2, "changed there"),
-    "variable read": ("A=1\nread A\n", SetVariable(name="A", value="3"), 2, "changed there"),
-    "variable for one command": ("A=1 python x.py\n", SetVariable(name="A", value="3"), 1, "one command"),
-    "variable with effects": ("A=$(take-a-number)\n", SetVariable(name="A", value="3"), 1, "more than calculate"),
-    "variable absent": ("B=1\n", SetVariable(name="A", value="3"), None, "not set"),
-    "whole number": ("declare -i A=1\n", SetVariable(name="A", value="x"), 1, "whole number"),
-    "JSON twice": (
-        "cat <<A > a\n{}\nA\ncat <<B > b\n{}\nB\npython x.py --lr 1\n",
-        SetJson(path=("a",), value=1),
-        5,
-        "lines 2 and 5",
-    ),
-    "JSON edited": (
-        'cat <<A > $C\n{"a": 1}\nA\nsed -i s/1/2/ $C\npython x.py --lr 1\n',
-        SetJson(path=("a",), value=3),
-        4,
-        "edited there",
-    ),
-    "JSON in a branch": (
-        "if x; then\ncat <<A > a\n{}\nA\nfi\npython x.py --lr 1\n",
-        SetJson(path=("a",), value=1),
-        3,
-        "condition",
-    ),
-    "JSON broken": ('cat <<A > a\n{"a": 1,}\nA\npython x.py --lr 1\n', SetJson(path=("b",), value=1), 2, "not JSON"),
-    "JSON in a here-string": (
-        "cat <<< '{}' > a\npython x.py --lr 1\n",
-        SetJson(path=("b",), value=1),
-        1,
-        "here-string",
-    ),
-    "JSON with pasted members": (
-        "cat <<A > a\n{ $MORE }\nA\npython x.py --lr 1\n",
-        SetJson(path=("b",), value=1),
-        2,
-        "JSON",
-    ),
-}
-
-
 @pytest.mark.parametrize(("text", "change", "line", "said"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_not_certain_is_refused_with_its_line(text: str, change: Change, line: int | None, said: str) -> None:
     with pytest.raises(ScriptRefused, match=r"job script can't be changed safely") as refused:
@@ -304,57 +162,6 @@ def test_what_is_not_certain_is_refused_with_its_line(text: str, change: Change,
     assert said in str(refused.value)
     assert refused.value.line_number == line
     assert isinstance(refused.value, PermanentError)
-
-
-TAKEN: dict[str, tuple[str, Change, str, str]] = {
-    "array spliced whole": ('A=(--lr 1)\npython x.py "${A[@]}"\n', LR, "--lr 1", "--lr 3e-5"),
-    "another program's option": (
-        "python prepare.py --seed 5\npython x.py --lr 1 --seed 6\n",
-        SEED,
-        "--seed 6",
-        "--seed 44",
-    ),
-    "a launcher's option": ("srun --seed 5 python x.py --lr 1 --seed 6\n", SEED, "--seed 6", "--seed 44"),
-    "a shown option": ("echo --lr 5\npython x.py --lr 1\n", LR, "py --lr 1", "py --lr 3e-5"),
-    "an edited file": ("perl -pi -e 's/--lr 1/--lr 2/' o.sh\npython x.py --lr 1\n", LR, "py --lr 1", "py --lr 3e-5"),
-    "a list nobody uses": ('OLD="--lr 5"\nA="--lr 1"\npython x.py $A\n', LR, 'A="--lr 1"', 'A="--lr 3e-5"'),
-    "the same list for two starts": (
-        'A="--lr 1"\nif x; then python x.py $A; else srun python x.py $A; fi\n',
-        LR,
-        "--lr 1",
-        "--lr 3e-5",
-    ),
-    "a script in a script": ("srun bash -c 'python x.py \\\n  --lr 1 \\\n --fp16'\n", LR, "--lr 1", "--lr 3e-5"),
-    "a prefix": ("python x.py --lr-decay-style cosine --lr 1\n", LR, "--lr 1", "--lr 3e-5"),
-    "a list in a function": (
-        'main() {\n  local A="--lr 1"\n  python x.py $A\n}\nmain "$@"\n',
-        LR,
-        "--lr 1",
-        "--lr 3e-5",
-    ),
-    "an array": ('A=(--title x)\npython x.py "${A[@]}"\n', SetOption(flag="--title", value="a b"), " x)", " 'a b')"),
-    "a module": ("python -m torch.distributed.run --x 1 -m pretrain --lr 1\n", LR, "--lr 1", "--lr 3e-5"),
-    "its own number": ("python x.py --lr 1 --clip -1.5\n", SetOption(flag="--clip", value="-2"), "-1.5", "-2"),
-    "the last line of a command": (
-        "python x.py --lr 1 \\\n  --seed 4\ndate\n",
-        RemoveOption(flag="--seed"),
-        "\n  --seed 4\n",
-        "\n\n",
-    ),
-    "beside a JSON that is not the config": (
-        'cat <<A > a\n{"a": 1}\nA\ncat <<B > b\n{"a": 2}\nB\npython x.py --deepspeed_config b\n',
-        SetJson(path=("a",), value=3),
-        '{"a": 2}',
-        '{"a": 3}',
-    ),
-    "a function that is called once its list is set": (
-        'f() { python x.py $A --fp16; }\nA="--lr 1"\nf\n',
-        LR,
-        "--lr 1",
-        "--lr 3e-5",
-    ),
-    "a key in a line": ('cat <<A > a\n{"a": $X}\nA\npython x.py --lr 1\n', SetJson(path=("a",), value=1), "$X", "1"),
-}
 
 
 @pytest.mark.parametrize(("text", "change", "old", "new"), TAKEN.values(), ids=TAKEN.keys())

@@ -24,10 +24,10 @@ from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from tests.jobscript.composed_scripts import options_of
 from tests.jobscript.hostile_scripts import draw
 from tests.jobscript.script_snippets import snippets
-from tests.jobscript.test_job_script import REFUSED, TAKEN, TEXTS
 from tests.plan.drawn_situations import Drawn
 from tests.plan.planned_situations import short
 from tests.records import Record
+from tests.support.script_texts import REFUSED, TAKEN, TEXTS
 
 __all__ = ["CASES", "RECORD", "said"]
 

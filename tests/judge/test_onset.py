@@ -19,7 +19,7 @@ from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.restart.decision import Wanted, choose_target, decide, plan_by_hand
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
-from tests.plan.test_recovery_plan import DIVERGED, POLICY, incident, run
+from tests.support.recovery_plans import DIVERGED, POLICY, incident, run
 
 PATIENT = Thresholds(outright_factor=math.inf)
 """No verdict before the last symptom's."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli import main
-from tests.lint.test_lint_reading import WIDE, script
+from tests.support.wide_scripts import WIDE, script
 
 CORRECTED = WIDE.replace("--ffn-hidden-size $FFN_HIDDEN_SIZE ", "")
 

@@ -12,7 +12,7 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.facts import Facts, Memory, journals_of, readings_of
 from sentinel.plan.incident.incident import Event
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
-from tests.plan.test_recovery_plan import incident, run
+from tests.support.recovery_plans import incident, run
 
 HEALTHY = Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band")
 DOWN = Verdict(kind=VerdictKind.DOWN, reason="attempt 1 is gone without a word: no process is left")

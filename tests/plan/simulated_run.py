@@ -39,7 +39,7 @@ from sentinel.plan.turn import next_turn
 from sentinel.plan.turn_bisect import asks_for_cause
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
-from tests.plan.test_recovery_plan import BASELINE, apply, checkpoint, run
+from tests.support.recovery_plans import BASELINE, apply, checkpoint, run
 
 _LOOK_S = 100.0
 _SERIES = Series(Thresholds())

@@ -17,7 +17,7 @@ from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json
 from tests.plan.looks import DOWN, HEALTHY, STALLED, look
-from tests.plan.test_page import event, firing, resolved
+from tests.support.page_events import event, firing, resolved
 
 
 def state(alerted_unix_s: float | None = None, topic: Any = "watch_failing") -> AlertState:

@@ -14,7 +14,7 @@ from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.restart.decision import Wanted, decide, plan_by_hand
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once
-from tests.plan.test_recovery_plan import DIVERGED, incident, run
+from tests.support.recovery_plans import DIVERGED, incident, run
 
 CALLBACK = "Hugging Face's Trainer (StabilityCallback)"
 LOWER = Rung(name="lower lr", hypothesis="…", lr_factor=0.5, options=("--max_grad_norm=0.3",))

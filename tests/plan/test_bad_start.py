@@ -15,7 +15,7 @@ from sentinel.plan.restart.actions import StopJob
 from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.plan.turn import next_turn
 from tests.plan.looks import DOWN, HEALTHY, look
-from tests.plan.test_recovery_plan import POLICY, incident, run
+from tests.support.recovery_plans import POLICY, incident, run
 
 BAD = StartAudit(attempt=1, resumed_from=10, verdict=Continued.NO, reason="scheduler lost: …", fault="scheduler lost")
 STOPS = Policy(mode="act", stop_bad_start=True, restart_on_crash=True)

@@ -16,7 +16,7 @@ from sentinel.vocabulary.pacing import (
     MetricSchedule,
     RandomLtdSchedule,
 )
-from tests.plan.test_recovery_plan import BASELINE, decision, run
+from tests.support.recovery_plans import BASELINE, decision, run
 
 AT_87 = run(last_step=87, baseline=replace(BASELINE, full_seqlen=128))
 SLW = FixedLinear(start=8, full=128, total_steps=40, anchor_step=30)

@@ -13,7 +13,7 @@ from sentinel.plan.facts import Facts, Readings
 from sentinel.plan.restart.actions import AskForSave, to_json
 from sentinel.plan.turn import next_turn
 from tests.plan.looks import look
-from tests.plan.test_recovery_plan import checkpoint
+from tests.support.recovery_plans import checkpoint
 
 WARNING = EarlyWarning(since_step=1000, step=1031, signals=("loss", "grad_norm"))
 SAVES = Policy(mode="act", warn="save")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.act.look import Look
-from sentinel.act.past import Past
+from sentinel.act.past import PastReader
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -20,7 +20,7 @@ from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.overrides import Free, TrainingSettings
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
-from tests.plan.test_recovery_plan import DIVERGED, decision, incident, run
+from tests.support.recovery_plans import DIVERGED, decision, incident, run
 
 MADE = decision()
 LOWER = replace(
@@ -56,7 +56,7 @@ def settled(seen: History, *, jobs: JobsSeen = OURS, now: float = 2000.0) -> tup
     state = replace(state, latest_tag=LOWER.target_tag, overrides=LOWER.overrides, tensorboard_past=None)
     policy = Policy(mode="act", confirm_within_s=60, on_contradicted="stop")
     found = Look.of(seen, Series(Thresholds()), run=state, verdict=DIVERGED, events=())
-    turn = next_turn(Past().read(found, policy, lambda _: None).facts, policy)
+    turn = next_turn(PastReader().read(found, policy, lambda _: None).facts, policy)
     assert not turn.actions
     return turn.outcome, list(turn.records)
 

@@ -15,36 +15,15 @@ from sentinel.plan.alerts.sentences import sentence, story
 from sentinel.plan.incident import events
 from sentinel.plan.incident.baseline import Baseline, onset_readings
 from sentinel.plan.incident.events import fold
-from sentinel.plan.incident.incident import Incident, Proof, Rollback
+from sentinel.plan.incident.incident import Incident, Proof
 from sentinel.plan.restart.actions import QuarantineCheckpoints, StartJob, to_json
 from sentinel.plan.starts.evidence import Evidence
 from sentinel.plan.starts.proof import Check, ignored, outcome, proof_event, prove
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
-from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
+from tests.support.decisions import DECISION, LR, SEQLEN
 
-LR = LrSchedule(peak=1e-2, warmup=160, anchor=10, decay_start=20, decay_end=240)
-SEQLEN = FixedLinear(start=8, full=128, total_steps=60, anchor_step=10)
-OVERRIDES = Overrides(
-    incident="incident-1",
-    rollback="incident-1-r1",
-    anchor=Anchor(global_step=10, consumed_samples=160, consumed_tokens=20480),
-    standing=TrainingSettings(lr=LR, seqlen=SEQLEN),
-    once=Once(id="incident-1-r1", seed=4),
-)
-DECISION = Rollback(
-    id="incident-1-r1",
-    rung="warmup",
-    hypothesis="…",
-    target_tag="global_step10",
-    target_step=10,
-    overrides=OVERRIDES,
-    changes=("seed 3 -> 4",),
-    decided_unix_s=7.0,
-    lost_steps=70,
-)
 STARTED = RunStarted(
     attempt=2,
     time_unix_s=9.0,

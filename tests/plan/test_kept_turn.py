@@ -17,7 +17,7 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.plan.looks import DOWN, look
 from tests.plan.simulated_run import World
-from tests.plan.test_cut_short import STORIES
+from tests.support.stories import STORIES
 
 
 def decided_again(facts: Facts, policy: Policy, turn: Turn, *, with_log: bool) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sentinel.plan.alerts.page import WHAT_TO_DO, Page, page_for, page_from_json, pages, trial_page
 from sentinel.plan.topics import AlertTopic
 from sentinel.vocabulary.numbers import dump_json, load_object
+from tests.support.page_events import event, firing, resolved
 
 DECISION = {
     "rollback": "incident-1-r1",
@@ -23,10 +24,6 @@ DECISION = {
 }
 
 
-def event(kind: str, time_unix_s: float = 100.0, incident: str | None = "incident-1", **facts: Any) -> dict[str, Any]:
-    return {"event": kind, "incident": incident, "time_unix_s": time_unix_s, **facts}
-
-
 OPENED = event(
     "opened", onset_range=[41, 52], alarm_step=60, reason="the loss is nan", led_by=["loss_scale"], attempt=1
 )
@@ -34,16 +31,6 @@ BY_HAND = event("opened", onset_range=None, alarm_step=None, reason="a person as
 PROPOSED = event("proposed", digest="d" * 64, **DECISION)
 STOPPED = event("stopped", reason="rollback budget of 3 is spent")
 CLOSED = event("closed", outcome="recovered", reason="past the onset, and better than before")
-
-
-def firing(topic: str = "watch_failing", time_unix_s: float = 1000.0, severity: str = "warning") -> dict[str, Any]:
-    return event(
-        "alert_firing", time_unix_s, None, topic=topic, severity=severity, reason="no answer", since_unix_s=50.0
-    )
-
-
-def resolved(topic: str = "watch_failing", time_unix_s: float = 2000.0) -> dict[str, Any]:
-    return event("alert_resolved", time_unix_s, None, topic=topic, reason="it lasted 1950 s")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.restart.forecast import price, unconfirmed
 from sentinel.vocabulary.overrides import Anchor, Once, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
-from tests.plan.test_recovery_plan import decision, run
+from tests.support.recovery_plans import decision, run
 
 AT_87 = run(last_step=87, step_time_s=3.6, world_size=1000)
 

@@ -26,7 +26,7 @@ from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
 from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.plan.looks import DOWN, FINISHED, HEALTHY, STALLED, history, look
-from tests.plan.test_recovery_plan import BASELINE, DIVERGED, checkpoint, decision, incident, run
+from tests.support.recovery_plans import BASELINE, DIVERGED, checkpoint, decision, incident, run
 
 ACT, APPROVE, OBSERVE = (Policy(mode=mode) for mode in ("act", "approve", "observe"))
 RESTART = Policy(mode="act", restart_on_crash=True, restart_on_hang=True)

@@ -17,7 +17,7 @@ from sentinel.plan.restart.decision import plan_recovery
 from sentinel.plan.restart.rollback import plan_rollback
 from sentinel.plan.turn import next_turn
 from tests.plan.looks import look
-from tests.plan.test_recovery_plan import BASELINE, DIVERGED, POLICY, incident, run
+from tests.support.recovery_plans import BASELINE, DIVERGED, POLICY, incident, run
 
 GONE = Fate(life=Life.GONE, sentence="Slurm shows job 34 as FAILED")
 OLD = AttemptSeen(number=3, job_id="33_2", fate=GONE)

@@ -24,7 +24,7 @@ from sentinel.plan.observation import JobsSeen, RunState
 from sentinel.plan.restart.decision import Wanted, decide, has_not_healed, onset_past, plan_by_hand, plan_recovery
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
-from tests.plan.test_recovery_plan import DIVERGED, decision, incident, run
+from tests.support.recovery_plans import DIVERGED, decision, incident, run
 
 PATIENCE = Rung(name="patience", hypothesis="it heals by itself", wait_steps=200)
 RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=True)

@@ -12,7 +12,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.lab.bisect import causes as bisect
 from sentinel.lab.bisect.bad_start import BadStart
 from sentinel.lab.bisect.bisect import question_about
-from sentinel.lab.bisect.causes import Evidence, Question, answer, next_probes
+from sentinel.lab.bisect.causes import Question, RecordEvidence, answer, next_probes
 from sentinel.lab.bisect.evidence import evidence_of, sound_until
 from sentinel.lab.bisect.question import Means, question_of
 from sentinel.lab.probes.probe import Probe, ProbeResult
@@ -101,7 +101,7 @@ def sequence(asked: Question, calm: set[str]) -> list[str]:
 def test_what_is_run_where_the_control_diverges_and_what_it_speaks_for(
     calm: set[str], evidence: dict[str, Any], run: list[str], first: str, sure: str
 ) -> None:
-    asked = question(evidence=Evidence(**evidence))
+    asked = question(evidence=RecordEvidence(**evidence))
     assert sequence(asked, calm) == run
     found = answer(asked, {n: result(n, "calm" if n in calm else "diverged") for n in run})
     assert (found.ranked[0].cause, found.ranked[0].sure) == (first, sure)
@@ -133,7 +133,7 @@ def test_how_sure_a_cause_is_by_what_else_healed(
     found: dict[str, str], evidence: dict[str, Any], ranked: list[tuple[str, str]]
 ) -> None:
     results = {CONTROL: result(CONTROL, "diverged")} | {name: result(name, outcome) for name, outcome in found.items()}
-    told = answer(question(evidence=Evidence(**evidence)), results).ranked
+    told = answer(question(evidence=RecordEvidence(**evidence)), results).ranked
     assert [(suspect.cause, suspect.sure) for suspect in told] == ranked
     assert ("the onset lies in the first three LR warmups" in told[0].why) is ("in_risky_window" in evidence)
 
@@ -393,7 +393,7 @@ def test_a_start_that_the_audit_found_bad_is_the_first_suspect_unless_the_contro
     resumed: int, results: dict[str, str], first: str, sure: str
 ) -> None:
     bad = BadStart(attempt=2, resumed_from=resumed, reason="optimizer state not loaded")
-    asked = question(evidence=Evidence(bad_start=bad))
+    asked = question(evidence=RecordEvidence(bad_start=bad))
     found = answer(asked, {name: result(name, outcome) for name, outcome in results.items()}).ranked
     assert (found[0].cause, found[0].sure) == (first, sure)
     assert sum(suspect.cause == bisect.BAD_START for suspect in found) == 1

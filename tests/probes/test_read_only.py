@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from sentinel.adapters.read_only import PROGRAM, command_through, granted, held_by
-from sentinel.config import Bisect, Config, Launcher, Run
+from sentinel.config import BisectSettings, Config, LauncherSettings, Run
 from sentinel.daemon.probes import probe_jobs
 from sentinel.lab.probes.at_work import ProbeJob
 from sentinel.lab.probes.command import Folders
@@ -109,8 +109,8 @@ def job_of(root: Path, words: tuple[str, ...], **bisect: tuple[str, ...]) -> Pro
     program = () if words[0] == "bash" else (sys.executable, "attack.py")
     config = Config(
         run=Run(name="x", checkpoints=run / "checkpoints", state_dir=run / "state", tensorboard=run / "tensorboard"),
-        launcher=Launcher(command=(*program, *words), working_directory=root / "code", log=run / "train.log"),
-        bisect=Bisect(**{"options": ("--save={checkpoints}",), **bisect}),  # type: ignore[arg-type]
+        launcher=LauncherSettings(command=(*program, *words), working_directory=root / "code", log=run / "train.log"),
+        bisect=BisectSettings(**{"options": ("--save={checkpoints}",), **bisect}),  # type: ignore[arg-type]
     )
     return probe_jobs(config)(PROBE, run / "state" / "bisect" / "incident-1" / "control")
 

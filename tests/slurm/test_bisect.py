@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.bisect_causes import digests, put_on_record
 from sentinel.adapters.read_only import held_by
-from sentinel.config import Bisect, Config, Launcher, Run
+from sentinel.config import BisectSettings, Config, LauncherSettings, Run
 from sentinel.daemon.probes import probe_jobs
 from sentinel.lab.bisect import causes as bisect
 from sentinel.lab.probes.command import Folders
@@ -23,7 +23,7 @@ from sentinel.vocabulary.errors import ConfigError
 from tests.adapters.checkpoint_files import deepspeed
 from tests.e2e.test_bisect import NAN_FROM, TRAINER, configured
 from tests.slurm.cluster import Cluster, until
-from tests.slurm.test_recovery import job_script
+from tests.support.slurm_runs import job_script
 from tests.tune.runs import SENTINEL, environment
 
 pytestmark = pytest.mark.full
@@ -90,8 +90,8 @@ def test_a_probe_of_an_array_is_one_task_that_can_not_write_to_the_run_nor_end_a
     (code / "train.sh").write_text("\n".join(lines))
     config = Config(
         run=Run(name="x", checkpoints=run / "checkpoints", state_dir=run / "state"),
-        launcher=Launcher(kind="slurm", script=code / "train.sh", working_directory=code, query_interval_s=0.1),
-        bisect=Bisect(options=("--save={checkpoints}",)),
+        launcher=LauncherSettings(kind="slurm", script=code / "train.sh", working_directory=code, query_interval_s=0.1),
+        bisect=BisectSettings(options=("--save={checkpoints}",)),
     )
     before = digests(run)
     one, other = (

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.test_huggingface_rescue import CONFIGURATION, PROGRAM, ROOT, assert_rescued
 from tests.hooks.trainer import starts
 from tests.slurm.cluster import Cluster
-from tests.slurm.test_recovery import incidents, job_script
+from tests.support.slurm_runs import incidents, job_script
 
 pytestmark = pytest.mark.full
 

@@ -20,7 +20,7 @@ from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Trainin
 from sentinel.vocabulary.sample import RunStarted
 from tests.adapters.servers import running
 from tests.slurm.cluster import Cluster, until
-from tests.slurm.test_recovery import for_slurm, handed_in, incidents
+from tests.support.slurm_runs import for_slurm, handed_in, incidents
 from tests.triage.runs import document_in
 
 SENTINEL = [sys.executable, "-m", "sentinel"]

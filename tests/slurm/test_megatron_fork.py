@@ -15,7 +15,7 @@ from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import free_port
 from tests.megatron.fork import Fork, found, missing
 from tests.slurm.cluster import Cluster
-from tests.slurm.test_recovery import incidents
+from tests.support.slurm_runs import incidents
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500), pytest.mark.skipif(bool(missing()), reason=str(missing()))]
 

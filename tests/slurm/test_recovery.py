@@ -8,20 +8,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.demo.configuration import trainer_command, write_configuration
-from sentinel.plan.incident.events import fold
-from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.sample import RunFinished
 from tests.adapters.servers import running
 from tests.hooks.trainer import records, starts
 from tests.slurm.cluster import Cluster, until
+from tests.support.slurm_runs import for_slurm, handed_in, incidents, job_script
 
 ACTIONS = 8
 """verify, prepare, stop, quarantine, point latest, cut TensorBoard, write overrides, start."""
@@ -44,34 +41,9 @@ main()
 """
 
 
-def for_slurm(folder: Path, **launcher: object) -> None:
-    """Gives the demo's configuration a launcher of Slurm's."""
-    settings = {"kind": "slurm", "job_name": "demo", "query_interval_s": 0.4, "slurm_timeout_s": 3.0} | launcher
-    text = (folder / "demo.toml").read_text()
-    begin, end = text.index("[launcher]"), text.index("[watch]")
-    table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
-    (folder / "demo.toml").write_text(f"{text[:begin]}[launcher]\n{table}\n\n{text[end:]}")
-
-
-def job_script(folder: Path, command: Sequence[str]) -> Path:
-    path = folder / "train.sh"
-    quoted = " ".join(f"'{word}'" for word in command)
-    path.write_text(f"#!/bin/bash\n#SBATCH --time=1:00:00\nexport OMP_NUM_THREADS=1\nexec {quoted}\n")
-    return path
-
-
 def watch(folder: Path, *, killed_after: int = 0) -> list[str]:
     program = ["-c", KILLED_AFTER, str(killed_after)] if killed_after else ["-m", "sentinel"]
     return [sys.executable, *program, "watch", "--run", str(folder / "demo.toml")]
-
-
-def incidents(folder: Path) -> tuple[Incident, ...]:
-    return fold(IncidentLog(folder / "state" / "incidents.jsonl").read())
-
-
-def handed_in(folder: Path) -> bool:
-    there = incidents(folder) if (folder / "state" / "incidents.jsonl").exists() else ()
-    return bool(there) and there[-1].status == "applied"
 
 
 @pytest.mark.timeout(900)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.test_recovery import job_script
+from tests.support.slurm_runs import job_script
 from tests.tune.runs import SENTINEL, configuration, environment, trainer
 
 pytestmark = pytest.mark.full

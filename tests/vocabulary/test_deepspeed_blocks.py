@@ -19,8 +19,8 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from sentinel.vocabulary.pacing.deepspeed import (
-    Block,
     DataEfficiency,
+    DeepSpeedBlock,
     IndexedMetric,
     curriculum_learning,
     data_efficiency,
@@ -349,29 +349,29 @@ def test_a_function_of_the_users_may_say_its_multiple(step: dict[str, int], mult
 def test_a_whole_number_may_be_written_as_a_float_and_is_no_bool(value: Any, read: int | None) -> None:
     if read is None:
         with pytest.raises(ConfigError, match=f"where.key should be a whole number, not {value!r}"):
-            Block({"key": value}, "where").whole("key")
+            DeepSpeedBlock({"key": value}, "where").whole("key")
     else:
-        found = Block({"key": value}, "where").whole("key")
+        found = DeepSpeedBlock({"key": value}, "where").whole("key")
         assert (found, type(found)) == (read, int)
 
 
 @pytest.mark.parametrize("value", [(1, 2), [1, True], [1, 2.0], ["1"], 1, None])
 def test_a_list_of_whole_numbers_holds_nothing_else(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"where\.key should be a list of whole numbers, not"):
-        Block({"key": value}, "where").wholes("key")
-    assert Block({"key": [3, 1]}, "where").wholes("key") == (3, 1)
-    assert Block({"key": []}, "where").wholes("key") == ()
+        DeepSpeedBlock({"key": value}, "where").wholes("key")
+    assert DeepSpeedBlock({"key": [3, 1]}, "where").wholes("key") == (3, 1)
+    assert DeepSpeedBlock({"key": []}, "where").wholes("key") == ()
 
 
 def test_a_word_is_one_of_those_that_there_are() -> None:
-    assert Block({"key": "a"}, "where").text("key") == "a"
-    assert Block({"key": "a"}, "where").text("key", ("a", "b")) == "a"
+    assert DeepSpeedBlock({"key": "a"}, "where").text("key") == "a"
+    assert DeepSpeedBlock({"key": "a"}, "where").text("key", ("a", "b")) == "a"
     for value in ("", 3, None):
         with pytest.raises(ConfigError, match=f"where.key should be a string, not {value!r}"):
-            Block({"key": value}, "where").text("key")
+            DeepSpeedBlock({"key": value}, "where").text("key")
     for value in ("", "c", ["a"]):
         with pytest.raises(ConfigError, match=r"where\.key should be one of a, b, not"):
-            Block({"key": value}, "where").text("key", ("a", "b"))
+            DeepSpeedBlock({"key": value}, "where").text("key", ("a", "b"))
 
 
 @pytest.mark.parametrize(("value", "read"), [(2, 2.0), (0.5, 0.5), (True, None), ("2", None), (None, None)])

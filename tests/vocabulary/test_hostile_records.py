@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
-import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sentinel.cli import main
+from tests.support.hostile_run import answer, run_folder
 
 HUGE = st.sampled_from(
     [2**63, -(2**63), 2**64, 10**400, -(10**400), 2**53, 2**53 + 1, -1, 0, 1e308, -1e308, 1e300, 1e12, 1e11, 5e-324]
@@ -122,36 +114,6 @@ def spoiled(lines: list[dict[str, Any]]) -> st.SearchStrategy[list[dict[str, Any
 def journal() -> list[dict[str, Any]]:
     steps = [SAMPLE | {"global_step": n, "time_unix_s": float(n), "loss": 2 + n % 3 / 10} for n in range(1, 40)]
     return [STARTED, *steps, *OTHERS]
-
-
-@contextlib.contextmanager
-def run_folder() -> Iterator[Path]:
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "a" / "b"
-        (root / "runs").mkdir(parents=True)
-        (root / "checkpoints").mkdir()
-        (root / "runs" / "tr8.toml").write_text('[run]\nname = "tr8"\ncheckpoints = "../checkpoints"\n')
-        (root / ".sentinel" / "tr8" / "attempts").mkdir(parents=True)
-        os.chdir(root)
-        try:
-            yield root
-        finally:
-            os.chdir(before)
-
-
-def answer(*arguments: str) -> str:
-    """What the command says, on both streams; anything but an exit of its own is an error here."""
-    said, old = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), sys.argv
-    sys.argv = ["sentinel", *arguments]
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = old
-    text = said.buffer.getvalue().decode()  # type: ignore[attr-defined]
-    assert ended.value.code in (0, 1, 2, 3, 4), text
-    return text
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

@@ -19,7 +19,7 @@ from sentinel.vocabulary.errors import ConfigError, QuarantineError, SentinelErr
 from sentinel.vocabulary.names import LONGEST_NAME_BYTES, why_not_a_name
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
-from tests.vocabulary.test_hostile_records import answer, run_folder
+from tests.support.hostile_run import answer, run_folder
 
 NO_NAMES = {
     "": "is empty",

@@ -48,7 +48,7 @@ class UnsoundError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ZipMember:
     """A run of bytes in a file that can be checked by itself."""
 
     name: str
@@ -94,7 +94,7 @@ class _Window(io.RawIOBase):
         return data
 
 
-def torch_members(descriptor: int, start: int, size: int, *, digested: bool = False) -> Iterator[Member]:
+def torch_members(descriptor: int, start: int, size: int, *, digested: bool = False) -> Iterator[ZipMember]:
     """The members of what torch.save wrote into this part of a file, by position. UnsoundError.
 
     digested: whether the whole file is compared with a digest: only then one of before torch 1.6 can be verified.
@@ -112,7 +112,7 @@ def torch_members(descriptor: int, start: int, size: int, *, digested: bool = Fa
         if info.compress_size != info.file_size:
             raise UnsoundError(f"{shown(info.filename)} has two sizes, {info.compress_size} and {info.file_size} bytes")
         where, name, floats = start + info.header_offset, info.filename, storages.get(info.filename)
-        yield Member(name=name, position=where, size_bytes=info.file_size, crc=info.CRC, zipped=True, floats=floats)
+        yield ZipMember(name=name, position=where, size_bytes=info.file_size, crc=info.CRC, zipped=True, floats=floats)
 
 
 def pickle_of(descriptor: int, size: int) -> bytes | None:
@@ -133,7 +133,7 @@ def is_closed(descriptor: int, size: int) -> bool:
     return True
 
 
-def safetensors_members(descriptor: int, size: int) -> Iterator[Member]:
+def safetensors_members(descriptor: int, size: int) -> Iterator[ZipMember]:
     """The tensors of a safetensors file, by position, after its header was compared with its size. UnsoundError."""
     length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
     if size < 8 or length > min(size - 8, _LARGEST_HEADER):
@@ -158,12 +158,12 @@ def safetensors_members(descriptor: int, size: int) -> Iterator[Member]:
         at = end
         where = 8 + length + begin
         floats = _SAFETENSORS.get(kind)
-        yield Member(name=name, position=where, size_bytes=end - begin, crc=None, zipped=False, floats=floats)
+        yield ZipMember(name=name, position=where, size_bytes=end - begin, crc=None, zipped=False, floats=floats)
     if 8 + length + at != size:
         raise UnsoundError(f"it has {size} bytes, and its header describes {8 + length + at}")
 
 
-def dcp_members(descriptor: int, pieces: Sequence[tuple[int, int]]) -> Iterator[Member]:
+def dcp_members(descriptor: int, pieces: Sequence[tuple[int, int]]) -> Iterator[ZipMember]:
     """The members of torch.distributed.checkpoint's pieces, (offset, bytes) each; most are torch.save's archives."""
     for offset, size in pieces:
         if os.pread(descriptor, 2, offset) == b"PK":
@@ -234,9 +234,9 @@ def holds_nan(data: memoryview, floats: str) -> bool:
 class MemberChecks:
     """The checks of one file's members; `feed` takes its bytes from the first to the last."""
 
-    def __init__(self, descriptor: int, size: int, members: Iterator[Member], *, crcs: bool) -> None:
+    def __init__(self, descriptor: int, size: int, members: Iterator[ZipMember], *, crcs: bool) -> None:
         self._descriptor, self._size, self._members, self._crcs = descriptor, size, members, crcs
-        self._member: Member | None = None
+        self._member: ZipMember | None = None
         self._start: int | None = None  # of the member's data; None until it is known
         self._ended_at = self._crc = 0
         self._rest = b""  # a number that the last piece broke off in
@@ -268,7 +268,7 @@ class MemberChecks:
         if self._member is not None and self._member.position < self._ended_at:
             raise UnsoundError(f"{shown(self._member.name)} overlaps the member before it")
 
-    def _data_start(self, member: Member, position: int, view: memoryview) -> int:
+    def _data_start(self, member: ZipMember, position: int, view: memoryview) -> int:
         start = member.position
         if member.zipped:
             header = bytes(view[start - position :][:_LOCAL_HEADER_BYTES]) if start >= position else b""

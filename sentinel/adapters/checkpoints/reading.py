@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.archive import (
-    Member,
     MemberChecks,
     UnsoundError,
+    ZipMember,
     dcp_members,
     safetensors_members,
     torch_members,
@@ -167,7 +167,7 @@ class _Reader:
             position += count
             turn = 1 - turn
 
-    def _members(self, descriptor: int, item: Item) -> Iterator[Member]:
+    def _members(self, descriptor: int, item: Item) -> Iterator[ZipMember]:
         if TORCH_FILE.fullmatch(item.name):
             return torch_members(descriptor, 0, item.size_bytes, digested=not self.crcs)
         if item.name.endswith(".safetensors"):

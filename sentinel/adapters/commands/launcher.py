@@ -67,7 +67,7 @@ class ListedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class RecordedStart:
     """One start, recorded before its command is run: a lost reply is found again by the name."""
 
     name: str
@@ -164,7 +164,7 @@ class CommandsLauncher:
             return
         if alive:
             raise JobStillAlive(", ".join(f"job {j.job} ({j.word})" for j in alive))
-        one = Start(name=self._new_name(rollback, starts), time_unix_s=self._clock())
+        one = RecordedStart(name=self._new_name(rollback, starts), time_unix_s=self._clock())
         self._note([*starts, one])
         told = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback, "SENTINEL_JOB": one.name}
         told |= {"SENTINEL_STATE_DIR": str(self._settings.state_dir), **self._settings.environment()}
@@ -179,7 +179,7 @@ class CommandsLauncher:
         return [j for j in jobs if spare is None or self._rollback_of(j.name) != spare]
 
     def _ours(
-        self, listed: Sequence[ListedJob], starts: Sequence[Start], started: Sequence[RunStarted]
+        self, listed: Sequence[ListedJob], starts: Sequence[RecordedStart], started: Sequence[RunStarted]
     ) -> list[ListedJob]:
         """Those that sentinel has started, that an attempt names, or that have the configured name. CommandFailed where
         it is not known whose a job is, or whether one was started."""
@@ -244,7 +244,7 @@ class CommandsLauncher:
                 log.warning("the output of job %s can't be had: %s", job.job, error)
         return str(path) if path.exists() else None
 
-    def _new_name(self, rollback: str | None, starts: Sequence[Start]) -> str:
+    def _new_name(self, rollback: str | None, starts: Sequence[RecordedStart]) -> str:
         """PREFIX-ROLLBACK-N, or PREFIX-restart-N; a number is given once."""
         listed = self._answer[1] if self._answer is not None else ()
         names = [s.name for s in starts] + [j.name for j in listed if j.name.startswith(f"{self._settings.prefix}-")]
@@ -258,16 +258,16 @@ class CommandsLauncher:
         label = name.removeprefix(f"{self._settings.prefix}-").rpartition("-")[0]
         return None if label in ("", _RESTART) else label
 
-    def _starts(self) -> list[Start]:
+    def _starts(self) -> list[RecordedStart]:
         return bounded.record_or(
-            list[Start](),
+            list[RecordedStart](),
             self._record,
-            lambda data: [read(Start, s, "", _FORM) for s in data["starts"]],
+            lambda data: [read(RecordedStart, s, "", _FORM) for s in data["starts"]],
             PermanentError,
         )
 
-    def _note(self, starts: Sequence[Start]) -> None:
-        rows = [{key: getattr(s, key) for key in Start.__slots__} for s in starts[-_MOST_STARTS:]]
+    def _note(self, starts: Sequence[RecordedStart]) -> None:
+        rows = [{key: getattr(s, key) for key in RecordedStart.__slots__} for s in starts[-_MOST_STARTS:]]
         write_atomically(self._record, dump_json({"starts": rows}))
 
     def _filled(self, words: Sequence[str], **given: str | None) -> list[str]:

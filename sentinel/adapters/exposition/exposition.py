@@ -23,7 +23,7 @@ from sentinel.vocabulary.errors import SentinelError
 log = logging.getLogger(__name__)
 
 
-class Page:
+class MetricsPage:
     """Holds the lines of each run's last turn: references to what never changes, so a scrape and a turn never wait for
     each other, and a scrape never mixes two turns of a run."""
 
@@ -71,7 +71,7 @@ class Textfile:
 NAME = "scrape-watch.json"  # where Prometheus's file_sd finds the watch; one run's is beside the trainer's scrape.json
 
 
-class Exposition(Page):
+class Exposition(MetricsPage):
     """One server, whatever the number of runs. What goes wrong in it is logged, and the watch goes on without."""
 
     def __init__(self, settings: Metrics, announced: Path, labels: Mapping[str, str], *, once: bool = False) -> None:

@@ -169,7 +169,7 @@ Channel = Webhook | Mail | Command | Alertmanager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paging:
+class PagingSettings:
     """The `[paging]` table: who is paged, and how long delivery is tried."""
 
     retry_up_to_s: Annotated[float, POSITIVE] = 300.0

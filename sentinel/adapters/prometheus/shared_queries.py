@@ -19,7 +19,7 @@ _PATIENCE_S = 2.0  # how long a run waits for another's query on its behalf; the
 _FAILED_FOR_S = 1.0  # how long a Prometheus that did not answer one run is not asked by others: each would wait as long
 
 
-class Answer(NamedTuple):
+class QueryAnswer(NamedTuple):
     """What was scraped of one run from `since` on, Unix seconds, or a little before; asked by the monotonic clock."""
 
     since: float
@@ -27,12 +27,12 @@ class Answer(NamedTuple):
     series: list[Series]
 
 
-class Member:
+class QueryMember:
     """One run of the shared queries. Its run asks in one thread at a time; others' queries leave answers here."""
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self.waiting: Answer | None = None  # from another run's query
+        self.waiting: QueryAnswer | None = None  # from another run's query
         self.asking = False  # a query for it is under way
         self.since: float | None = None  # from when on it needs answers, Unix seconds; None where it asks alone
         self.turn_s = -math.inf  # its last turn, by the monotonic clock
@@ -61,26 +61,26 @@ class SharedQueries:
         self.host = api.host
         self._api = api
         self._more = more
-        self._members: WeakSet[Member] = WeakSet()  # each is given up with its last reference
+        self._members: WeakSet[QueryMember] = WeakSet()  # each is given up with its last reference
         self._changed = Condition()
         self._most = _MOST
-        self._failure: tuple[Member, float, str] | None = None  # which run was not answered, when, and why
+        self._failure: tuple[QueryMember, float, str] | None = None  # which run was not answered, when, and why
         self._trying = 0
 
-    def member(self, run: str) -> Member:
-        member = Member(run)
+    def member(self, run: str) -> QueryMember:
+        member = QueryMember(run)
         with self._changed:
             self._members.add(member)
         return member
 
-    def alone(self, member: Member, since: float, until: float, now_s: float) -> list[Series]:
+    def alone(self, member: QueryMember, since: float, until: float, now_s: float) -> list[Series]:
         """What was scraped of one run, asked for by itself. ScrapeError, TooMuch."""
         with self._changed:
             member.since = member.waiting = None
             self._spare(member, now_s)
         return self._ask([member], since, until, now_s)
 
-    def new(self, member: Member, since: float, until: float, now_s: float) -> list[Answer]:
+    def new(self, member: QueryMember, since: float, until: float, now_s: float) -> list[QueryAnswer]:
         """What is new of a run since: from another run's query, or from one of its own that takes others along.
         ScrapeError, TooMuch; now_s is the monotonic clock's."""
         with self._changed:
@@ -96,7 +96,7 @@ class SharedQueries:
                 one.asking = True
             since = min(one.since for one in group if one.since is not None)
         try:
-            answer = Answer(since, now_s, self._ask_for(group, since, until, now_s))
+            answer = QueryAnswer(since, now_s, self._ask_for(group, since, until, now_s))
         finally:
             with self._changed:
                 for one in group:
@@ -104,7 +104,7 @@ class SharedQueries:
                 self._changed.notify_all()
         return [answer] if waiting is None else [waiting, answer]
 
-    def _coming(self, member: Member, since: float, now_s: float) -> list[Member]:
+    def _coming(self, member: QueryMember, since: float, now_s: float) -> list[QueryMember]:
         """The next to ask, who need to know as much."""
         coming = [
             one
@@ -118,7 +118,7 @@ class SharedQueries:
         ]
         return sorted(coming, key=lambda one: one.expected_s)[: self._most - 1]
 
-    def _ask_for(self, group: list[Member], since: float, until: float, now_s: float) -> list[Series]:
+    def _ask_for(self, group: list[QueryMember], since: float, until: float, now_s: float) -> list[Series]:
         """The first one's series; those of the others are left with them."""
         member, *others = group
         try:
@@ -134,17 +134,17 @@ class SharedQueries:
         with self._changed:
             self._most = min(_MOST, 2 * self._most)
             for other in others:
-                other.waiting = Answer(since, now_s, by_run.get(other.run, []))
+                other.waiting = QueryAnswer(since, now_s, by_run.get(other.run, []))
         return by_run.get(member.run, []) if others else series
 
-    def _spare(self, member: Member, now_s: float) -> None:
+    def _spare(self, member: QueryMember, now_s: float) -> None:
         """ScrapeError where another run was not answered a moment ago, or has not been since and asks again now."""
         if self._failure is not None:
             failed, at_s, why = self._failure
             if failed is not member and (self._trying or now_s - at_s < _FAILED_FOR_S):
                 raise ScrapeError(self.host, why)
 
-    def _ask(self, group: list[Member], since: float, until: float, now_s: float) -> list[Series]:
+    def _ask(self, group: list[QueryMember], since: float, until: float, now_s: float) -> list[Series]:
         runs = sorted({member.run for member in group})
         with self._changed:
             self._trying += 1

@@ -11,7 +11,7 @@ from sentinel.adapters.slurm.preparing import Preparation
 from sentinel.adapters.slurm.queue import Queue
 from sentinel.adapters.slurm.records import JobRecords
 from sentinel.adapters.slurm.submissions import SlurmSettings
-from sentinel.adapters.slurm.whose_jobs import Evidence, Start
+from sentinel.adapters.slurm.whose_jobs import JobEvidence, JobStart
 from sentinel.vocabulary.errors import SlurmRefused
 
 _COMPARED = 4  # so many of the run's last jobs: a script may have been changed between two of them
@@ -19,7 +19,7 @@ _COMPARED = 4  # so many of the run's last jobs: a script may have been changed 
 
 def evidence_of(
     client: SlurmClient, settings: SlurmSettings, queue: Queue, records: JobRecords, preparation: Preparation
-) -> Evidence:
+) -> JobEvidence:
     """Slurm is asked for a script once per job, and only where a name or a dependency alone speaks for the job.
     SlurmUnavailable from its functions when Slurm does not answer."""
     scripts: dict[str, str | None] = {}
@@ -36,23 +36,23 @@ def evidence_of(
             scripts[job.group] = found
         return scripts[job.group]
 
-    def recorded() -> list[Start]:
+    def recorded() -> list[JobStart]:
         starts = []
         for group in records.groups()[-_COMPARED:]:
             one = records.recorded(group)
             for script in {records.script(group), preparation.own_script(group)}:
                 text = _text(script, one.script_arguments)
-                starts.append(Start(f"job {group}", one.properties.working_directory, text))
+                starts.append(JobStart(f"job {group}", one.properties.working_directory, text))
         return starts
 
-    return Evidence(configured=_configured(settings), recorded=recorded, runs=runs, same_place=_same_place)
+    return JobEvidence(configured=_configured(settings), recorded=recorded, runs=runs, same_place=_same_place)
 
 
-def _configured(settings: SlurmSettings) -> Start | None:
+def _configured(settings: SlurmSettings) -> JobStart | None:
     """Nothing is known of the arguments that a person gives the script."""
     if settings.working_directory is None:
         return None
-    return Start("[launcher] working_directory", str(settings.working_directory), None)
+    return JobStart("[launcher] working_directory", str(settings.working_directory), None)
 
 
 def _text(script: str, arguments: tuple[str, ...]) -> str:

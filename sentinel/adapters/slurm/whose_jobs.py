@@ -14,7 +14,7 @@ _SETTLED = (
 )
 
 
-class Start(NamedTuple):
+class JobStart(NamedTuple):
     """How a job of the run was submitted."""
 
     name: str  # As a person names it: `job 4711`, `[launcher] script`
@@ -27,12 +27,12 @@ def _unread(_: SlurmJob) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class JobEvidence:
     """What a job of the configured name is compared with. The functions are called for such jobs only, and for jobs
     that depend on one of the run's."""
 
-    configured: Start | None = None  # By the configuration: counts while no job of the run is known
-    recorded: Callable[[], Iterable[Start]] = tuple  # The jobs of the run that were seen before
+    configured: JobStart | None = None  # By the configuration: counts while no job of the run is known
+    recorded: Callable[[], Iterable[JobStart]] = tuple  # The jobs of the run that were seen before
     runs: Callable[[SlurmJob], str | None] = _unread  # Script and arguments as one text; None: can't be read
     same_place: Callable[[str, str], bool] = str.__eq__  # Whether two names are of one directory
 
@@ -49,7 +49,7 @@ def jobs_of_run(
     known: Iterable[str],
     job_name: str | None,
     but: Iterable[str],
-    evidence: Evidence | None = None,
+    evidence: JobEvidence | None = None,
 ) -> Found:
     """The run's jobs that have not ended, by id: what may write, and what would begin when that is stopped.
 
@@ -61,12 +61,12 @@ def jobs_of_run(
     """
     left_out = set(but)
     there = [job for job in jobs if job.id not in left_out and job.group not in left_out]
-    return _Search(there, run, {word.partition("_")[0] for word in known}, job_name, evidence or Evidence()).found()
+    return _Search(there, run, {word.partition("_")[0] for word in known}, job_name, evidence or JobEvidence()).found()
 
 
 class _Search:
     def __init__(
-        self, jobs: list[SlurmJob], run: str, named: set[str], job_name: str | None, evidence: Evidence
+        self, jobs: list[SlurmJob], run: str, named: set[str], job_name: str | None, evidence: JobEvidence
     ) -> None:
         self._run = run
         self._named = named
@@ -120,7 +120,7 @@ class _Search:
         self._compare(alike, certain)
         return alike
 
-    def _is_like(self, group: str, started: list[Start], *, may_be_moved: bool) -> bool:
+    def _is_like(self, group: str, started: list[JobStart], *, may_be_moved: bool) -> bool:
         job = self._groups[group][0]
         here = [one for one in started if self._evidence.same_place(one.directory, job.directory)]
         if not here:
@@ -185,8 +185,8 @@ class _Search:
             self._doubts.append(doubt)
         return False
 
-    def _start(self, job: SlurmJob) -> Start:
-        return Start(f"job {job.group}", job.directory, self._evidence.runs(job))
+    def _start(self, job: SlurmJob) -> JobStart:
+        return JobStart(f"job {job.group}", job.directory, self._evidence.runs(job))
 
     def _runs(self, group: str) -> str | None:
         return self._evidence.runs(self._groups[group][0])

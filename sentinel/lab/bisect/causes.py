@@ -68,7 +68,7 @@ _SURE: tuple[Sure, ...] = ("sure", "likely", "possible")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class RecordEvidence:
     """What the run's own record shows beside the probes."""
 
     lr_jump: float = 1.0  # LR of a step over the one before, the largest near the onset and past the warmup
@@ -89,7 +89,7 @@ class Question:
     not_possible: Mapping[str, str]  # name -> why no such probe can be run, as a sentence
     rungs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> keys of the rung that follows
     restarts: Mapping[str, Overrides] = field(default_factory=dict)  # name -> the run's own restart with that change
-    evidence: Evidence = field(default_factory=Evidence)
+    evidence: RecordEvidence = field(default_factory=RecordEvidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Suspect(Described):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Described):
+class BisectAnswer(Described):
     """What is known so far."""
 
     ranked: tuple[Suspect, ...]  # The likeliest first; empty where nothing speaks for anything
@@ -163,7 +163,7 @@ def _is_asked(name: str, question: Question, results: Results) -> bool:
     return True
 
 
-def answer(question: Question, results: Results) -> Answer:
+def answer(question: Question, results: Results) -> BisectAnswer:
     """The causes that the results speak for, the surest first."""
     control = results.get(CONTROL)
     if control is None or control.outcome == "unknown" or (control.outcome == "calm" and control.exact):
@@ -179,7 +179,7 @@ def answer(question: Question, results: Results) -> Answer:
     return _answered(question, results, found, reason)
 
 
-def _answered(question: Question, results: Results, ranked: list[Suspect], reason: str) -> Answer:
+def _answered(question: Question, results: Results, ranked: list[Suspect], reason: str) -> BisectAnswer:
     control = results.get(CONTROL)
     why = "not needed for the answer"
     if control is None or control.outcome == "unknown":
@@ -192,7 +192,7 @@ def _answered(question: Question, results: Results, ranked: list[Suspect], reaso
         sure, said = bad.suspicion(control, question.probes[CONTROL].global_step)
         suspect = Suspect(cause=BAD_START, sure=sure, why=said, rung=bad.rung if sure == "likely" else None)
         ranked = [suspect, *ranked] if sure == "likely" else [*ranked, suspect]
-    return Answer(
+    return BisectAnswer(
         ranked=tuple(ranked),
         reason=reason,
         repeats=repeats(control, results.get(AGAIN)),

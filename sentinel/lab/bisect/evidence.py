@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from sentinel.judge.noise_band import median
-from sentinel.lab.bisect.causes import SUSPECTED_BEFORE, Evidence
+from sentinel.lab.bisect.causes import SUSPECTED_BEFORE, RecordEvidence
 from sentinel.lab.probes.probe import Window
 from sentinel.plan.incident.baseline import Baseline, lr_warmup_steps
 from sentinel.vocabulary.sample import Sample
@@ -35,7 +35,7 @@ def sound_until(line: Iterable[Sample], onset_step: int) -> int | None:
     return None
 
 
-def evidence_of(baseline: Baseline, window: Window) -> Evidence:
+def evidence_of(baseline: Baseline, window: Window) -> RecordEvidence:
     """What the run's own readings around the onset show."""
     onset = window.onset_step
     line = [*window.before, *(window.after[step] for step in sorted(window.after))]
@@ -45,7 +45,7 @@ def evidence_of(baseline: Baseline, window: Window) -> Evidence:
     jump, at = _lr_jump(near, ramp_end)
     name, growth = _spread(line, onset)
     risky = warmup is not None and onset <= warmup[0] + 3 * (warmup[1] - warmup[0])
-    return Evidence(lr_jump=jump, lr_jump_at=at, in_risky_window=risky, spread_growth=growth, spread_of=name)
+    return RecordEvidence(lr_jump=jump, lr_jump_at=at, in_risky_window=risky, spread_growth=growth, spread_of=name)
 
 
 def _lr_jump(near: Sequence[Sample], ramp_end: int) -> tuple[float, int | None]:

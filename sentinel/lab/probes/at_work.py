@@ -17,7 +17,7 @@ from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.adapters.state_files import OverridesFile
 from sentinel.judge.history import Attempt, History
 from sentinel.lab.probes.probe import Ended, Limits, Probe, ProbeResult
-from sentinel.lab.probes.record import Life, ProbeRecord
+from sentinel.lab.probes.record import ProbeLife, ProbeRecord
 from sentinel.vocabulary.errors import TemporaryError
 
 LOG = "job.log"  # What the trainer prints, in the probe's folder
@@ -156,12 +156,12 @@ class Probes:
                 self.say(f"  {life.name}: started before; it continues")
                 self._job(life)
 
-    def _job(self, life: Life) -> ProbeJob:
+    def _job(self, life: ProbeLife) -> ProbeJob:
         if life.name not in self.jobs:
             self.jobs[life.name] = self.job_of(life.probe, self.folder / life.name)
         return self.jobs[life.name]
 
-    def _follow(self, life: Life, *, needed: bool) -> None:
+    def _follow(self, life: ProbeLife, *, needed: bool) -> None:
         job, probe = self._job(life), life.probe
         job.look()
         seconds, why = self.clock() - life.began_unix_s, self.over(probe, job.shown)
@@ -182,7 +182,7 @@ class Probes:
         result = self._end(life, ended, lost=lost, stopped=stopped)
         self.say(f"  {life.name}: {result.sentence}" + (f" ({why})" if ended else ""))
 
-    def _end(self, life: Life, ended: Ended | None, *, lost: bool = False, stopped: bool = False) -> ProbeResult:
+    def _end(self, life: ProbeLife, ended: Ended | None, *, lost: bool = False, stopped: bool = False) -> ProbeResult:
         """Stops its trainer, and notes what it has shown to the last."""
         job, seconds = self._job(life), self.clock() - life.began_unix_s
         job.stop()
@@ -191,7 +191,7 @@ class Probes:
         self.record.end(life, result, now=self.clock(), lost=lost, stopped=stopped)
         return result
 
-    def _tell_quarter(self, life: Life, job: ProbeJob) -> None:
+    def _tell_quarter(self, life: ProbeLife, job: ProbeJob) -> None:
         """Says how far a probe has come, three times on its way."""
         probe, last = life.probe, job.shown.samples[-1:] if job.shown is not None else []
         quarter = 4 * (last[0].global_step - probe.global_step) // (probe.until_step - probe.global_step) if last else 0

@@ -16,7 +16,7 @@ _LIVES = 3  # Times that a probe's trainer may be lost: then it is for a person
 
 
 @dataclass(kw_only=True)
-class Life:
+class ProbeLife:
     """One training of one probe."""
 
     probe: Probe
@@ -46,7 +46,7 @@ class ProbeRecord:
         question: Mapping[str, Any] | None = None,
     ) -> None:
         self._log, self._kind = IncidentLog(folder / "probes.jsonl", check=dict), kind
-        self.lives: list[Life] = []
+        self.lives: list[ProbeLife] = []
         events = self._log.read()
         if question is not None and not events:
             self._log.append(question)
@@ -60,26 +60,28 @@ class ProbeRecord:
             if life.result is not None and (life.result.ended, life.result.outcome) == ("failed", "unknown"):
                 life.lost = life.stopped = True
 
-    def next(self, probe: Probe) -> Life:
+    def next(self, probe: Probe) -> ProbeLife:
         """The life that the probe would begin now. PermanentError where its trainer was lost too often."""
         lives = [life for life in self.lives if life.probe.name == probe.name]
         if sum(life.lost and not life.stopped for life in lives) >= _LIVES:
             raise PermanentError(f"the trainer of probe {probe.name} was lost {_LIVES} times; see its job.log")
-        return Life(probe=probe, number=1 + len(lives), began_unix_s=0.0)
+        return ProbeLife(probe=probe, number=1 + len(lives), began_unix_s=0.0)
 
-    def begin(self, probe: Probe, *, now: float) -> Life:
+    def begin(self, probe: Probe, *, now: float) -> ProbeLife:
         """Notes that a life begins; returns when that is on the disk. PermanentError as of `next`."""
         number = self.next(probe).number
         self._write({"event": "began", "life": number, "probe": document(probe), "time_unix_s": now})
         return self.lives[-1]
 
-    def end(self, life: Life, result: ProbeResult, *, now: float, lost: bool = False, stopped: bool = False) -> None:
+    def end(
+        self, life: ProbeLife, result: ProbeResult, *, now: float, lost: bool = False, stopped: bool = False
+    ) -> None:
         """Notes how it has ended: also where its trainer was `lost`, or `stopped` by sentinel, and it begins anew."""
         which = {"event": "ended", "life": life.number, "name": life.probe.name, "result": document(result)}
         self._write({**which, "lost": lost or stopped, "stopped": stopped, "time_unix_s": now})
 
     @property
-    def running(self) -> list[Life]:
+    def running(self) -> list[ProbeLife]:
         """Those that have begun and not ended."""
         return [life for life in self.lives if life.result is None and not life.lost]
 
@@ -108,7 +110,7 @@ class ProbeRecord:
     def _take(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "began":
             probe = read(Probe, event["probe"], "probe", JSON)
-            self.lives.append(Life(probe=probe, number=event["life"], began_unix_s=event["time_unix_s"]))
+            self.lives.append(ProbeLife(probe=probe, number=event["life"], began_unix_s=event["time_unix_s"]))
             return
         for life in self.lives:
             if (life.probe.name, life.number) == (event["name"], event["life"]):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.config.toml import rung_text
-from sentinel.lab.probes.record import Life
+from sentinel.lab.probes.record import ProbeLife
 from sentinel.lab.tune.reading import Reading
 from sentinel.lab.tune.search import Decision, Pacing, is_monotone
 from sentinel.lab.tune.task import SETTING, Task, What
@@ -34,7 +34,7 @@ class ProbeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class TuningReport:
     """The search, whole."""
 
     run: str
@@ -86,12 +86,12 @@ class Report:
         }
 
 
-def report_of(run: str, task: Task, decision: Decision, lives: Sequence[Life], plot: Path) -> Report:
+def report_of(run: str, task: Task, decision: Decision, lives: Sequence[ProbeLife], plot: Path) -> TuningReport:
     """The report of a search that is over."""
     ended = [(life, task.pacings[life.probe.name], life.result) for life in lives]
     readings = [(life, pacing, reading) for life, pacing, reading in ended if isinstance(reading, Reading)]
     seen = {pacing: reading.seen(task.fluctuation, task.space.horizon_steps) for _, pacing, reading in readings}
-    return Report(
+    return TuningReport(
         run=run,
         task=task,
         chosen=decision.chosen,
@@ -102,7 +102,7 @@ def report_of(run: str, task: Task, decision: Decision, lives: Sequence[Life], p
     )
 
 
-def _row(life: Life, pacing: Pacing, reading: Reading, task: Task) -> ProbeRow:
+def _row(life: ProbeLife, pacing: Pacing, reading: Reading, task: Task) -> ProbeRow:
     return ProbeRow(
         start=pacing.start,
         total_steps=pacing.total_steps,
@@ -117,7 +117,7 @@ def _row(life: Life, pacing: Pacing, reading: Reading, task: Task) -> ProbeRow:
     )
 
 
-def _verdict(life: Life, reading: Reading) -> str:
+def _verdict(life: ProbeLife, reading: Reading) -> str:
     if reading.ended == "failed":
         return "failed"
     if life.lost and not (life.stopped and reading.ended == "stopped"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from sentinel.judge.history import Attempt
 from sentinel.lab.probes.at_work import LOG, ProbeJob, Probes
 from sentinel.lab.probes.probe import Ended, Limits, Outcome, Probe, ProbeResult
-from sentinel.lab.probes.record import Life, ProbeRecord
+from sentinel.lab.probes.record import ProbeLife, ProbeRecord
 from sentinel.lab.tune.reading import Reading, reading_of
 from sentinel.lab.tune.search import Decision, Pacing, Seen, decide
 from sentinel.lab.tune.task import SETTING, Task
@@ -49,7 +49,7 @@ class Tuner:
         )
 
     @property
-    def lives(self) -> list[Life]:
+    def lives(self) -> list[ProbeLife]:
         """Every training of every probe so far."""
         return self._probes.record.lives
 
@@ -110,5 +110,5 @@ class Tuner:
         return replace(reading, outcome=_OUTCOMES[calm], why=f"{said}, after {reading.steps} steps; {ratio}")
 
 
-def _failed(life: Life) -> bool:
+def _failed(life: ProbeLife) -> bool:
     return life.result is not None and life.result.ended == "failed"

@@ -23,7 +23,7 @@ _NEWEST = 3  # whole checkpoints that are taken away, one at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class WhatIf:
     """One thing that would have been otherwise, and what would then have been decided."""
 
     what: str
@@ -42,13 +42,13 @@ def comes_to(turn: Turn) -> str:
     return f"{'; '.join(parts) or 'nothing is done'}: {turn.reason}"
 
 
-def what_would_change(facts: Facts, policy: Policy) -> tuple[Change, ...]:
+def what_would_change(facts: Facts, policy: Policy) -> tuple[WhatIf, ...]:
     """Each single change that leads to another turn, in the order: of the run, of a person's word, of the policy."""
-    before, found = _essence(next_turn(facts, policy)), list[Change]()
+    before, found = _essence(next_turn(facts, policy)), list[WhatIf]()
     for what, other, rules in (*_of_the_run(facts), *_of_a_person(facts), *_of_the_policy(facts, policy)):
         turn = next_turn(other, rules or policy)
         if _essence(turn) != before:
-            found.append(Change(what=what, comes_to=comes_to(turn)))
+            found.append(WhatIf(what=what, comes_to=comes_to(turn)))
     return tuple(found)
 
 

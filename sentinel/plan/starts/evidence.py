@@ -56,7 +56,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SettingFinding:
     """Whether a setting has the value that it was to have."""
 
     answer: Proof
@@ -65,7 +65,7 @@ class Finding:
     expected: Any = None  # what should have been seen, where that is not the wanted value itself
 
 
-def find(setting: str, wanted: float, evidence: Evidence) -> Finding:
+def find(setting: str, wanted: float, evidence: Evidence) -> SettingFinding:
     """Whether the setting is in force with the wanted value: by what was measured, else by the trainer's arguments."""
     found = _measured(setting, wanted, evidence)
     if found.answer is not Proof.NOT_VERIFIED:
@@ -76,18 +76,18 @@ def find(setting: str, wanted: float, evidence: Evidence) -> Finding:
     if passed is None:
         return found
     if not same(passed, wanted):
-        return Finding(Proof.CONTRADICTED, passed, "the trainer's own arguments")
+        return SettingFinding(Proof.CONTRADICTED, passed, "the trainer's own arguments")
     if setting in _RESTORED:
         why = "the trainer's arguments show it, and a checkpoint can bring the old value back"
-        return Finding(Proof.NOT_VERIFIED, found.seen, found.why or why)
-    return Finding(Proof.CONFIRMED, passed)
+        return SettingFinding(Proof.NOT_VERIFIED, found.seen, found.why or why)
+    return SettingFinding(Proof.CONFIRMED, passed)
 
 
 def same(one: float, other: float, tolerance: float = 1e-9) -> bool:
     return math.isclose(one, other, rel_tol=tolerance)
 
 
-def _measured(setting: str, wanted: float, evidence: Evidence) -> Finding:
+def _measured(setting: str, wanted: float, evidence: Evidence) -> SettingFinding:
     match setting:
         case "lr":
             return _lr(wanted, evidence)
@@ -108,37 +108,37 @@ def _measured(setting: str, wanted: float, evidence: Evidence) -> Finding:
     return _equal(wanted, evidence.reported(_REPORTED_AS[setting]) if setting in _REPORTED_AS else None)
 
 
-def _equal(wanted: float, seen: float | None) -> Finding:
+def _equal(wanted: float, seen: float | None) -> SettingFinding:
     if seen is None:
-        return Finding(Proof.NOT_VERIFIED)
-    return Finding(Proof.CONFIRMED if same(seen, wanted) else Proof.CONTRADICTED, seen)
+        return SettingFinding(Proof.NOT_VERIFIED)
+    return SettingFinding(Proof.CONFIRMED if same(seen, wanted) else Proof.CONTRADICTED, seen)
 
 
-def _at_most(wanted: float, values: Iterable[float | None]) -> Finding:
+def _at_most(wanted: float, values: Iterable[float | None]) -> SettingFinding:
     """A quantity of a step that a warmup can lower and nothing can raise."""
     highest = max((value for value in values if value is not None), default=None)
     if highest is not None and highest < wanted:
-        return Finding(Proof.NOT_VERIFIED, highest, "it may warm up")
+        return SettingFinding(Proof.NOT_VERIFIED, highest, "it may warm up")
     return _equal(wanted, highest)
 
 
-def _lr(wanted: float, evidence: Evidence) -> Finding:
+def _lr(wanted: float, evidence: Evidence) -> SettingFinding:
     """The peak of the learning rate. A warmup or a decay only ever lowers it: the ratio to the same steps tells."""
     seen = evidence.learning_rates()
     if not seen:
-        return Finding(Proof.NOT_VERIFIED)
+        return SettingFinding(Proof.NOT_VERIFIED)
     step, highest = max(seen.items(), key=lambda pair: pair[1])
     if all(same(lr, wanted, PRINTED) for lr in seen.values()):
-        return Finding(Proof.CONFIRMED, highest)
+        return SettingFinding(Proof.CONFIRMED, highest)
     if highest > wanted * (1 + PRINTED):
-        return Finding(Proof.CONTRADICTED, highest, f"the lr of step {step}")
+        return SettingFinding(Proof.CONTRADICTED, highest, f"the lr of step {step}")
     pairs, peak = evidence.same_steps(), _peak_before(evidence)
     if pairs and peak is not None and not same(peak, wanted, PRINTED):
         if all(same(now, old, PRINTED) for now, old in pairs):
-            return Finding(Proof.CONTRADICTED, highest, "the same steps had the same lr before")
+            return SettingFinding(Proof.CONTRADICTED, highest, "the same steps had the same lr before")
         if all(same(now * peak, old * wanted, 2 * PRINTED) for now, old in pairs):
-            return Finding(Proof.CONFIRMED, highest, f"{wanted / peak:g} times the lr of the same steps")
-    return Finding(Proof.NOT_VERIFIED, highest, "it may warm up or decay")
+            return SettingFinding(Proof.CONFIRMED, highest, f"{wanted / peak:g} times the lr of the same steps")
+    return SettingFinding(Proof.NOT_VERIFIED, highest, "it may warm up or decay")
 
 
 def _peak_before(evidence: Evidence) -> float | None:
@@ -148,26 +148,26 @@ def _peak_before(evidence: Evidence) -> float | None:
     return float(peak) if isinstance(peak, int | float) and peak > 0 else None
 
 
-def _lr_warmup(wanted: float, evidence: Evidence) -> Finding:
+def _lr_warmup(wanted: float, evidence: Evidence) -> SettingFinding:
     seen = next((s.lr_warmup_steps for s in evidence.samples if s.lr_warmup_steps is not None), None)
     schedule = evidence.reported("lr_schedule") or {}
     if seen is None and schedule.get("unit") == "steps":
         seen = schedule.get("warmup")
     if seen is not None and same(seen, wanted):  # the trainer's arguments, as often as not: see _RESTORED
-        return Finding(Proof.NOT_VERIFIED, seen, "no step tells the length of a warmup")
+        return SettingFinding(Proof.NOT_VERIFIED, seen, "no step tells the length of a warmup")
     return _equal(wanted, seen)
 
 
-def exactly(expected: Any, reported: Any) -> Finding:
+def exactly(expected: Any, reported: Any) -> SettingFinding:
     """Equal as JSON holds them, numbers to 1 part in 10^9; what was not reported is not verified."""
     if reported is None:
-        return Finding(Proof.NOT_VERIFIED, expected=expected)
+        return SettingFinding(Proof.NOT_VERIFIED, expected=expected)
     numbers = isinstance(expected, float) and isinstance(reported, int | float)
     equal = same(expected, reported) if numbers else expected == reported
-    return Finding(Proof.CONFIRMED if equal else Proof.CONTRADICTED, reported, expected=expected)
+    return SettingFinding(Proof.CONFIRMED if equal else Proof.CONTRADICTED, reported, expected=expected)
 
 
-Seen = Iterator[tuple[str, Finding]]  # (what is checked, what was found)
+Seen = Iterator[tuple[str, SettingFinding]]  # (what is checked, what was found)
 
 
 def lr_seen(lr: LrSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
@@ -202,26 +202,26 @@ def seqlen_seen(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool, 
         yield "seqlen of the first steps", found
 
 
-def _lr_of_steps(lr: LrSchedule, evidence: Evidence) -> Finding | None:
+def _lr_of_steps(lr: LrSchedule, evidence: Evidence) -> SettingFinding | None:
     seen = evidence.learning_rates()
     if not seen or not lr.by_steps:
         return None
     for step, value in seen.items():
         if not same(value, lr.lr(step=step), PRINTED):
-            return Finding(Proof.CONTRADICTED, value, f"the lr of step {step}", lr.lr(step=step))
+            return SettingFinding(Proof.CONTRADICTED, value, f"the lr of step {step}", lr.lr(step=step))
     first = min(seen)
-    return Finding(Proof.CONFIRMED, seen[first], expected=lr.lr(step=first))
+    return SettingFinding(Proof.CONFIRMED, seen[first], expected=lr.lr(step=first))
 
 
-def _same_lengths(seqlen: SeqlenSchedule, reported: Mapping[str, Any]) -> Finding:
+def _same_lengths(seqlen: SeqlenSchedule, reported: Mapping[str, Any]) -> SettingFinding:
     """A script writes a schedule as a staircase: what counts are the lengths of the steps, up to 200 of them."""
     told, first = SeqlenSchedule.from_json(dict(reported)), seqlen.anchor_step + 1
     last = max(first, seqlen.end_step or first) + 1
     for step in {*range(first, last, max(1, (last - first) // 200)), last}:
         wanted, seen = seqlen.foreseen(step), told.foreseen(step)
         if wanted != seen:
-            return Finding(Proof.CONTRADICTED, seen, f"the length that is planned for step {step}", wanted)
-    return Finding(Proof.CONFIRMED, dict(reported), expected=seqlen.to_json())
+            return SettingFinding(Proof.CONTRADICTED, seen, f"the length that is planned for step {step}", wanted)
+    return SettingFinding(Proof.CONFIRMED, dict(reported), expected=seqlen.to_json())
 
 
 def _lr_of_script(lr: LrSchedule, evidence: Evidence) -> Seen:
@@ -234,16 +234,16 @@ def _lr_of_script(lr: LrSchedule, evidence: Evidence) -> Seen:
     what, another, pairs = "lr of the first steps", "another lr than before", evidence.same_steps()
     highest = max(evidence.learning_rates().values(), default=None)
     if highest is not None and highest > lr.peak * (1 + PRINTED):
-        yield what, Finding(Proof.CONTRADICTED, highest, expected=f"at most {lr.peak:g}")
+        yield what, SettingFinding(Proof.CONTRADICTED, highest, expected=f"at most {lr.peak:g}")
     elif not pairs and (reported is None or highest is None):
-        yield what, Finding(Proof.NOT_VERIFIED, highest, expected=another)
+        yield what, SettingFinding(Proof.NOT_VERIFIED, highest, expected=another)
     elif pairs and all(same(now, old, PRINTED) for now, old in pairs):
-        yield what, Finding(Proof.CONTRADICTED, highest, "the same steps had the same lr before", another)
+        yield what, SettingFinding(Proof.CONTRADICTED, highest, "the same steps had the same lr before", another)
     else:
-        yield what, Finding(Proof.CONFIRMED, highest, expected=another)
+        yield what, SettingFinding(Proof.CONFIRMED, highest, expected=another)
 
 
-def _lengths(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool) -> Finding | None:
+def _lengths(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool) -> SettingFinding | None:
     """Each step's length, as far as it can be foreseen; where a script performs it, as far as it is a warmup at all."""
     first = None
     for sample in evidence.samples:
@@ -251,7 +251,7 @@ def _lengths(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool) -> 
         first = sample if first is None and seen is not None else first
         if expected is None or seen in (None, expected) or (in_script and seen is not None and seen < seqlen.full):
             continue
-        return Finding(Proof.CONTRADICTED, seen, f"the length of step {sample.global_step}", expected)
+        return SettingFinding(Proof.CONTRADICTED, seen, f"the length of step {sample.global_step}", expected)
     if first is not None:
-        return Finding(Proof.CONFIRMED, first.seqlen, expected=seqlen.foreseen(first.global_step))
-    return Finding(Proof.NOT_VERIFIED, expected=seqlen.to_json()) if in_script else None
+        return SettingFinding(Proof.CONFIRMED, first.seqlen, expected=seqlen.foreseen(first.global_step))
+    return SettingFinding(Proof.NOT_VERIFIED, expected=seqlen.to_json()) if in_script else None

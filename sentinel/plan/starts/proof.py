@@ -10,7 +10,7 @@ from sentinel.plan.choose.mitigation import changed_keys
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.events import event, opened
 from sentinel.plan.incident.incident import PROOFS, Event, Proof, Rollback
-from sentinel.plan.starts.evidence import CLIPPING, Evidence, Finding, exactly, find, lr_seen, seqlen_seen
+from sentinel.plan.starts.evidence import CLIPPING, Evidence, SettingFinding, exactly, find, lr_seen, seqlen_seen
 from sentinel.vocabulary.codec import document
 from sentinel.vocabulary.overrides import Once, Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -159,7 +159,7 @@ def _standing(rollback: Rollback, evidence: Evidence, changed: frozenset[str]) -
         yield Check("ranges skipped earlier", ranges, kept, "skipped" in changed)
 
 
-def _check(what: str, found: Finding, expected: Any, changed: bool) -> Check:
+def _check(what: str, found: SettingFinding, expected: Any, changed: bool) -> Check:
     return Check(what, expected, found.seen, changed, found.answer, found.why)
 
 

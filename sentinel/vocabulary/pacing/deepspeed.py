@@ -14,7 +14,7 @@ from sentinel.vocabulary.pacing.track import Shortening
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DeepSpeedBlock:
     """An object of DeepSpeed's JSON. A key that DeepSpeed would ignore is a ConfigError that names the right ones."""
 
     data: Mapping[str, Any]
@@ -23,14 +23,14 @@ class Block:
     def at(self, key: str) -> str:
         return f"{self.where}.{key}" if self.where else key
 
-    def block(self, key: str, known: Collection[str]) -> Block:
+    def block(self, key: str, known: Collection[str]) -> DeepSpeedBlock:
         """The object under this key, which has none but the known keys; an empty one where there is none."""
         value, name = self.data.get(key, {}), self.at(key)
         if not isinstance(value, Mapping):
             raise ConfigError(f"{name} should be an object, not {value!r}")
         if unknown := value.keys() - set(known):
             raise ConfigError(f"{name} has no key {min(unknown)!r}; the right ones are {', '.join(sorted(known))}")
-        return Block(value, name)
+        return DeepSpeedBlock(value, name)
 
     @property
     def enabled(self) -> bool:
@@ -97,7 +97,7 @@ class DataEfficiency:
 def curriculum_learning(config: Mapping[str, Any]) -> SeqlenSchedule | None:
     """The schedule of the top-level block `curriculum_learning` of a DeepSpeed JSON; None where it is off. DeepSpeed
     0.19.8 took the block out and raises on it. ConfigError names a key that is wrong."""
-    found = Block(config).block("curriculum_learning", ("enabled", "curriculum_type", *_PACED))
+    found = DeepSpeedBlock(config).block("curriculum_learning", ("enabled", "curriculum_type", *_PACED))
     if not found.enabled:
         return None
     if "curriculum_type" in found.data:
@@ -108,7 +108,7 @@ def curriculum_learning(config: Mapping[str, Any]) -> SeqlenSchedule | None:
 def data_efficiency(config: Mapping[str, Any]) -> DataEfficiency | None:
     """What the block `data_efficiency` of a DeepSpeed JSON switches on; None where it is off. ConfigError names a key
     that is wrong. Source: deepspeed/runtime/data_pipeline/constants.py and config.py of 0.19.8."""
-    found = Block(config).block("data_efficiency", ("enabled", "seed", "data_sampling", "data_routing"))
+    found = DeepSpeedBlock(config).block("data_efficiency", ("enabled", "seed", "data_sampling", "data_routing"))
     if not found.enabled:
         return None
     seed = found.whole("seed") if "seed" in found.data else 1234
@@ -122,7 +122,7 @@ _PACED = ("min_difficulty", "max_difficulty", "schedule_type", "schedule_config"
 _METRIC = ("index_to_sample_path", "index_to_metric_path", "difficulty_type", "clustering_type", *_PACED)
 
 
-def _data_sampling(sampling: Block) -> dict[str, Any]:
+def _data_sampling(sampling: DeepSpeedBlock) -> dict[str, Any]:
     if not sampling.enabled:
         return {}
     batching = sampling.data.get("dynamic_batching", {})
@@ -139,7 +139,7 @@ def _data_sampling(sampling: Block) -> dict[str, Any]:
     lengths = [name for name in names if name in _SEQLEN_METRICS]
     if len(lengths) > 1:
         raise ConfigError(f"{where} paces the sequence length twice: {' and '.join(lengths)}")
-    blocks = {name: Block(names, where).block(name, _METRIC) for name in names}
+    blocks = {name: DeepSpeedBlock(names, where).block(name, _METRIC) for name in names}
     found["metrics"] = {name: _metric(block) for name, block in blocks.items() if name not in lengths}
     if "data_cluster_path" in learning.data:
         found["data_cluster_path"] = learning.text("data_cluster_path")
@@ -148,7 +148,7 @@ def _data_sampling(sampling: Block) -> dict[str, Any]:
     return found
 
 
-def _metric(found: Block) -> IndexedMetric:
+def _metric(found: DeepSpeedBlock) -> IndexedMetric:
     kind = found.text("difficulty_type", ("value", "percentile"))
     clustering = found.text("clustering_type", ("schedule_based", "single_cluster"))
     indexed = clustering != "single_cluster"
@@ -163,7 +163,7 @@ def _metric(found: Block) -> IndexedMetric:
     )
 
 
-def _seqlen(found: Block) -> SeqlenSchedule:
+def _seqlen(found: DeepSpeedBlock) -> SeqlenSchedule:
     pace = _pace(found, tuple(_SCHEDULE_KEYS))
     with _prefixed(found.where):
         return SeqlenSchedule.from_json(pace | {"pacing": found.data["schedule_type"]})
@@ -186,7 +186,7 @@ _SCHEDULE_KEYS = {
 }
 
 
-def _pace(found: Block, known: Collection[str]) -> dict[str, Any]:
+def _pace(found: DeepSpeedBlock, known: Collection[str]) -> dict[str, Any]:
     schedule = found.text("schedule_type", known)
     paced: dict[str, Any] = {"start": found.whole("min_difficulty"), "full": found.whole("max_difficulty")}
     config = found.block("schedule_config", _SCHEDULE_KEYS[schedule])
@@ -213,7 +213,7 @@ _RANDOM_LTD = (
 _LAYER_TOKEN_LR = ("enabled", "total_layer_tokens", "warmup_type", "warmup_layer_tokens")
 
 
-def _random_ltd(efficiency: Block) -> RandomLtdSchedule | None:
+def _random_ltd(efficiency: DeepSpeedBlock) -> RandomLtdSchedule | None:
     routing = efficiency.block("data_routing", ("enabled", "random_ltd"))
     if not routing.enabled or not (ltd := routing.block("random_ltd", _RANDOM_LTD)).enabled:
         return None

@@ -1,0 +1,1 @@
+"""What several test modules begin from: no test module imports another one."""
