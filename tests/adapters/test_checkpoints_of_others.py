@@ -18,6 +18,7 @@ import pytest
 
 from sentinel.adapters.checkpoints import PINNED, Checkpoints, write_manifest
 from sentinel.adapters.checkpoints.layouts import LAYOUTS
+from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.vocabulary.errors import QuarantineError
 from tests.adapters.checkpoint_files import (
     composer,
@@ -254,6 +255,16 @@ def test_a_file_of_a_checkpoint_is_no_tag_and_a_link_is_no_checkpoint(tmp_path: 
     assert not listed["epoch=0-step=5.ckpt"]
     assert not Checkpoints(tmp_path).verify("epoch=0-step=5.ckpt").verified
     assert not (tmp_path / PINNED).exists()
+
+
+@pytest.mark.parametrize("make", [lightning, lightning_sharded, composer_sharded])
+def test_a_probe_begins_from_a_checkpoint_in_its_place_be_it_a_folder_or_a_file(
+    tmp_path: Path, make: Callable[..., Path]
+) -> None:
+    tag = make(tmp_path / "run", 10).name
+    place_checkpoint(tmp_path / "run", tag, tmp_path / "copies", tmp_path / "own")
+    own = Checkpoints(tmp_path / "own")
+    assert (own.latest(), own.verify(tag).verified) == (tag, True)
 
 
 @pytest.mark.full

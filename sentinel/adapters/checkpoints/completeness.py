@@ -119,6 +119,8 @@ class CompletenessScan:
 
     def _listed(self, named: Named, view: View) -> Completeness:
         identity, files = view.identities.get(named.tag), view.entries.files[named.tag]
+        if (why := named.layout.refused(files)) is not None:
+            return Completeness(problem=why)
         try:
             if named.layout.in_files and identity is not None and not identity.is_folder:
                 return _closed(self._folder, files, named.layout)

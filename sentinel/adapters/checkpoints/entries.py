@@ -74,7 +74,10 @@ def names_of(folder: Path, named: Named) -> list[str]:
 
 
 def walk_checkpoint(folder: Path, named: Named) -> Contents:
-    """Everything that the checkpoint consists of."""
+    """Everything that the checkpoint consists of; what its layout refuses is not looked at."""
+    names = names_of(folder, named)
+    if (why := named.layout.refused(names)) is not None:
+        return Contents(tag=named.tag, root=folder / named.tag, refusal=why)
     is_folder = not named.layout.in_files or (folder / named.tag).is_dir()
-    contents = walk(folder / named.tag) if is_folder else walk(folder, names_of(folder, named))
+    contents = walk(folder / named.tag) if is_folder else walk(folder, names)
     return replace(contents, tag=named.tag)

@@ -13,7 +13,7 @@ import os
 import shutil
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.entries import checkpoint_named, walk_checkpoint
+from sentinel.adapters.checkpoints.entries import checkpoint_named, names_of, walk_checkpoint
 from sentinel.adapters.checkpoints.folder import Checkpoints, room_for
 from sentinel.adapters.checkpoints.layouts import TRACKERS, Named, recognise
 from sentinel.adapters.checkpoints.walk import Contents, mirrored, walk
@@ -38,8 +38,8 @@ def place_checkpoint(run: Path, tag: str | None, copies: Path, destination: Path
         if tag is None:
             return
         named = checkpoint_named(tag, CheckpointError)
-        in_place = destination / tag if not named.layout.in_files else destination
-        mirrored(_copied(run, named, copies), in_place, _link_once)
+        copied = _copied(run, named, copies)
+        mirrored(copied, destination if names_of(copied.root, named) else destination / tag, _link_once)
         for tracker in TRACKERS:
             if (run / tracker.name).is_file():
                 (destination / tracker.name).touch()  # `point_latest` writes those that are there
