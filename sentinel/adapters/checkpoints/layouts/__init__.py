@@ -8,6 +8,7 @@ from sentinel.adapters.checkpoints.layouts.hugging_face import HuggingFace
 from sentinel.adapters.checkpoints.layouts.layout import Layout, Named
 from sentinel.adapters.checkpoints.layouts.lightning import Lightning
 from sentinel.adapters.checkpoints.layouts.megatron_lm import MegatronLM
+from sentinel.adapters.checkpoints.layouts.nemo import NeMo
 from sentinel.adapters.checkpoints.layouts.olmo_core import OlmoCore
 from sentinel.adapters.checkpoints.layouts.torch_dcp import TorchDcp
 
@@ -18,6 +19,7 @@ LAYOUTS: tuple[Layout, ...] = (
     HuggingFace(),
     TorchDcp(),
     OlmoCore(),
+    NeMo(),  # before Lightning, whose names its files have
     Lightning(),
     Composer(),
 )
