@@ -131,6 +131,9 @@ def test_what_has_a_marker_is_incomplete_and_not_resumed_from_and_keeps_it_when_
     marker.touch()
     assert [(c.tag, c.complete) for c in seen.look().checkpoints] == [(whole, True), (torn, False)]
     assert f"{marker.name} marks it" in str(seen.verify(torn).problem)
+    room = seen.room_for_saves(1)
+    assert room is not None
+    assert room.needed_bytes == sum(p.stat().st_size for p in (tmp_path / whole).rglob("*") if p.is_file())
     assert seen.latest() == resumed_by_nemo(tmp_path) == whole
     with pytest.raises(QuarantineError, match="marks it"):
         seen.pins.pin(torn)

@@ -28,6 +28,7 @@ from tests.adapters.checkpoint_files import (
     hugging_face_fsdp,
     lightning,
     lightning_sharded,
+    nemo,
     olmo_core,
     save,
     tensors,
@@ -302,7 +303,7 @@ def test_the_page_has_a_row_for_each_layout() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("make", [torchtitan, olmo_core, lightning, composer])
+@pytest.mark.parametrize("make", [torchtitan, olmo_core, lightning, composer, nemo])
 def test_the_commands_roll_back_and_undo(tmp_path: Path, make: Callable[..., Path]) -> None:
     diverged_run(tmp_path, '[wandb]\nafter_rollback = "copy"\nfolder = "wandb"\nrun_id = "abc"')
     saves = tmp_path / "c"

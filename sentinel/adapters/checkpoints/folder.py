@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sentinel.adapters.checkpoints.completeness import Completeness, CompletenessScan
 from sentinel.adapters.checkpoints.entries import Entries, checkpoint_named, checkpoints_in, named_in, walk_checkpoint
-from sentinel.adapters.checkpoints.layouts import Layout, Named, recognise
+from sentinel.adapters.checkpoints.layouts import Named
 from sentinel.adapters.checkpoints.pace import Pace
 from sentinel.adapters.checkpoints.pins import PINNED, Pins
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE, Quarantine
@@ -126,9 +126,8 @@ class Checkpoints:
     ) -> tuple[Checkpoint, ...]:
         if self._of is not None and self._of[0] is complete and self._of[1] == texts:
             return self._checkpoints
-        layouts = {named.layout for named in entries.checkpoints}
-        unused = {layout: Completeness(problem=_unused(layout, texts)) for layout in layouts}
-        found = ((n, complete[n.tag] if (no := unused[n.layout]).complete else no) for n in entries.checkpoints)
+        unused = {n.tag: Completeness(problem=no) for n in entries.checkpoints if (no := n.layout.unused(texts))}
+        found = ((n, unused.get(n.tag, complete[n.tag])) for n in entries.checkpoints)
         self._of = (complete, texts)
         self._checkpoints = tuple(
             Checkpoint(tag=n.tag, global_step=n.global_step, complete=c.complete, problem=c.problem) for n, c in found
@@ -179,10 +178,9 @@ class Checkpoints:
 
     def room_for_saves(self, saves: int) -> Room | None:
         """Whether so many more checkpoints of the newest one's size would fit; None while there is no checkpoint."""
-        found = checkpoints_in(self.folder)
-        if not found:
+        walked = (walk_checkpoint(self.folder, named) for named in reversed(checkpoints_in(self.folder)))
+        if (contents := next((found for found in walked if found.refusal is None), None)) is None:
             return None
-        contents = walk_checkpoint(self.folder, found[-1])
         return room_for(self.folder, saves * contents.size_bytes, saves * len(contents.files))
 
     def quarantine(self, tags: Sequence[str], incident: str, rollback: str) -> None:
@@ -220,12 +218,6 @@ class Checkpoints:
             near = ", ".join(n.tag for n in found[-5:]) or "none"
             raise CheckpointError(f"{self.folder} has no checkpoint {tag!r}; the last ones are {near}")
         return named
-
-
-def _unused(layout: Layout, texts: Mapping[str, str]) -> str | None:
-    """Why its checkpoints are no targets, by what the trackers say."""
-    named = recognise(texts.get(layout.trackers[0].name, "")) if layout.trackers else None
-    return None if named is not None and named.layout is layout else layout.unless_named
 
 
 def write_manifest(folder: Path, tag: str, state_dir: Path, *, progress: Progress | None = None) -> Path:

@@ -40,9 +40,9 @@ def place_checkpoint(run: Path, tag: str | None, copies: Path, destination: Path
         named = checkpoint_named(tag, CheckpointError)
         copied = _copied(run, named, copies)
         mirrored(copied, destination if names_of(copied.root, named) else destination / tag, _link_once)
-        for tracker in TRACKERS:
-            if (run / tracker.name).is_file():
-                (destination / tracker.name).touch()  # `point_latest` writes those that are there
+        for name in TRACKERS:
+            if (run / name).is_file():
+                (destination / name).touch()  # `point_latest` writes those that are there
         Checkpoints(destination).point_latest(tag, named.global_step, incident="probe", rollback="probe")
 
 

@@ -36,7 +36,10 @@ class Trackers:
                 return text
         if (text := _linked(self._folder, entries)) is not None:
             return text
-        found = (layout.newest(self._folder, [n for n in listed if n.layout is layout]) for layout in LAYOUTS)
+        by_layout: dict[Layout, list[Named]] = {}
+        for named in listed:
+            by_layout.setdefault(named.layout, []).append(named)
+        found = (layout.newest(self._folder, own) for layout, own in by_layout.items())
         newest = max((n for n in found if n is not None), key=lambda named: named.order, default=None)
         return None if newest is None else newest.tag
 
@@ -44,13 +47,10 @@ class Trackers:
         """How they contradict one another or the folder, as a sentence; None when they do not."""
         there = entries.checkpoints
         steps: dict[str, int] = {}
-        for tracker in TRACKERS:
-            name = tracker.name
-            if (text := texts.get(name)) is None:
-                continue
+        for name, text in texts.items():
             if not text:
                 return f"{name} is empty: writing it was cut short"
-            named = [n for n in there if tracker.stands_for(text, n)]
+            named = [n for n in there if TRACKERS[name].stands_for(text, n)]
             if not named:
                 return f"{name} says {shown(text)}, and there is no such checkpoint"
             steps[name] = named[-1].global_step
@@ -67,8 +67,8 @@ class Trackers:
         if unfinished.exists():
             shutil.rmtree(unfinished)  # sentinel's own copies of a few bytes, left by a crash
         unfinished.mkdir()
-        for tracker in TRACKERS:
-            _reproduce(self._folder / tracker.name, unfinished / tracker.name)
+        for name in TRACKERS:
+            _reproduce(self._folder / name, unfinished / name)
         unfinished.rename(kept)
         sync_folder(room)
 
@@ -77,12 +77,12 @@ class Trackers:
         links and copies likewise. Last the one that loading goes by, which is written also where there is none."""
         texts = target.layout.texts_for(self._folder, target.tag, target.global_step) if target else {}
         required = target.layout.trackers[:1] if target else ()
-        for tracker in reversed(TRACKERS):
-            path, text = self._folder / tracker.name, texts.get(tracker.name)
+        for name, tracker in reversed(TRACKERS.items()):
+            path, text = self._folder / name, texts.get(name)
             if text is not None and (tracker in required or os.path.lexists(path)):
                 tracker.write(path, text)
             elif text is None and os.path.lexists(path):
-                path.rename(taken_away / f"{tracker.name}.taken-away")
+                path.rename(taken_away / f"{name}.taken-away")
         sync_folder(taken_away)
         sync_folder(self._folder)
         _point_links(self._folder, target, taken_away)
@@ -95,20 +95,20 @@ class Trackers:
                 _away(link, room / f"{link.name}.after")
                 aside.rename(link)
         before = room / "latest-before"
-        for name in [tracker.name for tracker in TRACKERS] if before.is_dir() else ():
+        for name in TRACKERS if before.is_dir() else ():
             if not _reproduce(before / name, self._folder / name) and os.path.lexists(self._folder / name):
                 (self._folder / name).rename(room / f"{name}.after")
 
 
 def is_tracker(name: str) -> bool:
     """Whether a trainer resumes by an entry of that name."""
-    return any(tracker.name == name for tracker in TRACKERS) or linking_layout(name) is not None
+    return name in TRACKERS or linking_layout(name) is not None
 
 
 def texts_in(folder: Path, entries: Entries) -> dict[str, str]:
     """The text of each tracker that is there, at most its first 4096 bytes; read anew each time. OSError."""
     found = {}
-    for name in (tracker.name for tracker in TRACKERS if entries.kinds.get(tracker.name) in ("file", "link")):
+    for name in (name for name in TRACKERS if entries.kinds.get(name) in ("file", "link")):
         with contextlib.suppress(FileNotFoundError):  # taken away since, or a link to nothing
             if entries.kinds[name] == "file" or (folder / name).is_file():
                 found[name] = _content(folder / name).decode(errors="replace").strip()

@@ -23,7 +23,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Lightning(),
     Composer(),
 )
-TRACKERS = tuple(dict.fromkeys(tracker for layout in LAYOUTS for tracker in layout.trackers))
+TRACKERS = {tracker.name: tracker for layout in LAYOUTS for tracker in layout.trackers}
 
 __all__ = ["LAYOUTS", "TRACKERS", "Layout", "Named", "recognise"]
 

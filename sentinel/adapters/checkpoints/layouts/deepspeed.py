@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.declared import MOST_RANKS, Declared, plain_values
@@ -68,7 +68,6 @@ class Universal(DeepSpeed):
     tag = re.compile(f"global_step{STEP}_universal")
     shard = re.compile(r".*\.pt", re.DOTALL)
     is_conversion = True
-    unless_named = "it is a universal checkpoint, and `latest` names none: the run resumes from others"
 
     def missing(self, names: frozenset[str], deep: bool) -> str | None:
         if "zero" not in names:
@@ -85,6 +84,11 @@ class Universal(DeepSpeed):
         often = Counter(kind for kinds in folders.values() for kind in kinds)
         asked = {"fp32.pt"} | {kind for kind, count in often.items() if 2 * count >= len(folders)}
         return first_missing((f"zero/{folder}/{kind}" for folder in sorted(folders) for kind in sorted(asked)), names)
+
+    def unused(self, texts: Mapping[str, str]) -> str | None:
+        if self.tag.fullmatch(texts.get(_LATEST.name, "")):
+            return None
+        return "it is a universal checkpoint, and `latest` names none: the run resumes from others"
 
     def shards_of_ranks(self, names: Iterable[str]) -> int:
         return 0

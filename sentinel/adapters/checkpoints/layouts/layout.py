@@ -61,8 +61,6 @@ class Layout(ABC):
     """Whether the newest is resumed from where nothing names one: what is newer than the target is moved away."""
     is_conversion = False
     """Whether it is made from a run's checkpoints, not saved by the run."""
-    unless_named: str | None = None
-    """Why one is no target while the first tracker names none of this layout, as a sentence."""
 
     @property
     def in_files(self) -> bool:
@@ -88,6 +86,10 @@ class Layout(ABC):
 
     def refused(self, entries: Sequence[str]) -> str | None:
         """Why a checkpoint that has these entries in the save folder is no target, as a sentence."""
+        return None
+
+    def unused(self, texts: Mapping[str, str]) -> str | None:
+        """Why its checkpoints are no targets of this run, by what the trackers say, as a sentence."""
         return None
 
     def below(self, names: frozenset[str]) -> tuple[str, ...]:
