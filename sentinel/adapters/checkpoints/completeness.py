@@ -198,7 +198,7 @@ def _listed(path: Path, layout: Layout) -> Completeness:
             return Completeness(names, f"{shown(entry.name)} is empty", lasting=False)
     if (lacks := layout.missing(names, False)) is not None:
         return Completeness(names, lacks)
-    if absent := next((name for name in layout.below(names) if not (path / name).is_file()), None):
+    if absent := next((name for name in layout.below if not (path / name).is_file()), None):
         return Completeness(names, f"{absent} is missing", lasting=False)
     if ".metadata" in names:
         doubt = half_written((path / ".metadata").lstat().st_mtime_ns, youngest_ns)

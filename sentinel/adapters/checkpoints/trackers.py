@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.entries import Entries, linking_layout
@@ -155,8 +155,7 @@ def _dangling(folder: Path, entries: Entries) -> str | None:
 def _point_links(folder: Path, target: Named | None, room: Path) -> None:
     """Makes every such name of the target's layout stand for it; without a target takes them all away."""
     taken = (path.name.removesuffix(_ASIDE) for path in room.glob(f"*{_ASIDE}"))
-    names = {name for name, _ in _links(folder)} | {*taken}
-    for name in sorted(names):
+    for name in sorted({*taken, *(path.name for path in folder.glob("*"))}):
         layout = linking_layout(name)
         if layout is None or (target is not None and layout is not target.layout):
             continue
@@ -169,14 +168,6 @@ def _point_links(folder: Path, target: Named | None, room: Path) -> None:
             _new(link).rename(link)
     sync_folder(room)
     sync_folder(folder)
-
-
-def _links(folder: Path) -> Iterator[tuple[str, Layout]]:
-    try:
-        names = sorted(entry.name for entry in folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    yield from ((name, layout) for name in names if (layout := linking_layout(name)) is not None)
 
 
 def _new(link: Path) -> Path:

@@ -90,9 +90,6 @@ class Universal(DeepSpeed):
             return None
         return "it is a universal checkpoint, and `latest` names none: the run resumes from others"
 
-    def shards_of_ranks(self, names: Iterable[str]) -> int:
-        return 0
-
     def declared(self, folder: Path, contents: Contents) -> Declared:
         return Declared(parts_known=True)
 

@@ -53,6 +53,8 @@ class Layout(ABC):
     entries, the group `tag` is its name without what tells them apart."""
     shard: re.Pattern[str]
     """Of the files that each save writes, as relative paths: compared with the siblings'."""
+    below: tuple[str, ...] = ()
+    """What every whole one has below its top: looked for where only the top is listed."""
     trackers: tuple[Tracker, ...] = ()
     """The first is the one that loading goes by: written where there is none."""
     links: re.Pattern[str] | None = None
@@ -91,10 +93,6 @@ class Layout(ABC):
     def unused(self, texts: Mapping[str, str]) -> str | None:
         """Why its checkpoints are no targets of this run, by what the trackers say, as a sentence."""
         return None
-
-    def below(self, names: frozenset[str]) -> tuple[str, ...]:
-        """What every whole one has below its top: looked for where only the top (`names`) is listed."""
-        return ()
 
     def shards_of_ranks(self, names: Iterable[str]) -> int:
         """How many ranks' shards are there; fewer than a sibling has are too few, unless `declared_ranks` knows."""

@@ -36,6 +36,7 @@ class NeMo(Layout):
         rf"(?:{_MARKER})?"
     )
     shard = re.compile(r"weights/(?:[^/]*\.distcp|common\.pt)", re.DOTALL)
+    below = ("weights/.metadata", "weights/metadata.json")
     trackers = (_LINK,)
 
     def step_of(self, number: int) -> int:
@@ -55,9 +56,6 @@ class NeMo(Layout):
             return "the folder weights is missing"
         lacks = missing_of_torch(inside("weights", names)) if deep else None
         return None if lacks is None else f"in weights: {lacks}"
-
-    def below(self, names: frozenset[str]) -> tuple[str, ...]:
-        return ("weights/.metadata", "weights/metadata.json")
 
     def beside_pieces(self, folder: Path, contents: Contents, below: str, keys: frozenset[str]) -> str | None:
         return missing_of_megatron_core(folder, contents, below, keys)

@@ -15,6 +15,7 @@ class OlmoCore(Layout):
     title = "OLMo-core"
     tag = re.compile(f"step{STEP}")
     shard = re.compile(f"train/rank[0-9]+\\.pt|{PIECES.pattern}", re.DOTALL)
+    below = ("train/rank0.pt", "model_and_optim/.metadata")
 
     def missing(self, names: frozenset[str], deep: bool) -> str | None:
         lacks = first_missing(("train", "model_and_optim", ".metadata.json"), names)
@@ -23,9 +24,6 @@ class OlmoCore(Layout):
         ranks = end_of(int(m[1]) for m in matches(_TRAIN_RANK, names))
         pieces = end_of(int(m[1]) for m in matches(_PIECE, names))  # a rank that has written pieces has a state, too
         return first_missing((f"train/rank{rank}.pt" for rank in range(max(1, ranks, pieces))), names)
-
-    def below(self, names: frozenset[str]) -> tuple[str, ...]:
-        return ("train/rank0.pt", "model_and_optim/.metadata")
 
     def takes(self, path: Path) -> bool:
         return (path / ".metadata.json").exists()
