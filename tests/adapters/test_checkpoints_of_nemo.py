@@ -57,12 +57,13 @@ def test_a_name_without_a_step_or_the_double_hyphen_is_no_checkpoint_of_nemo(nam
 
 
 def test_a_rollback_gives_nemo_the_target_and_undo_what_it_had(tmp_path: Path) -> None:
-    """The target is one of the best: only a link that ends with `last` makes NeMo load it."""
+    """The target is one of the best: only a link that ends with `last` makes NeMo load it, before the older `-last`."""
+    older = at(nemo(tmp_path, 4, last=True), 1e9 + 25).name  # by its time newer than the target
     tags = [at(nemo(tmp_path, number), 1e9 + number).name for number in (9, 19, 29)]
     last = at(nemo(tmp_path, 29, last=True), 1e9 + 30).name
     seen, before = Checkpoints(tmp_path, manifests=tmp_path / "state"), digests(tmp_path)
     assert [(c.tag, c.global_step, c.complete, c.problem) for c in seen.list()] == [
-        (tag, step, True, None) for tag, step in zip((*tags, last), (10, 20, 30, 30), strict=True)
+        (tag, step, True, None) for tag, step in zip((older, *tags, last), (5, 10, 20, 30, 30), strict=True)
     ]
     assert all(seen.verify(tag).verified for tag in (*tags, last))
     assert seen.latest() == resumed_by_nemo(tmp_path) == last
