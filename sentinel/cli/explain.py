@@ -15,12 +15,12 @@ import typer
 from sentinel.act.kept_turns import KeptTurns, read_packed
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, local_time, print_json, to_stderr
 from sentinel.config import load_config
-from sentinel.daemon.run_files import find_config, incident_log_of, state_dir_of
+from sentinel.config.run_files import find_config, incident_log_of, state_dir_of
 from sentinel.durable import write_atomically
-from sentinel.plan.explain import comes_to, what_was_seen, what_would_change
-from sentinel.plan.incident import Event
-from sentinel.plan.kept_turn import KeptTurn, told
-from sentinel.plan.policy import Policy
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.incident import Event
+from sentinel.plan.review.kept_turn import KeptTurn, told
+from sentinel.plan.review.what_if import comes_to, what_was_seen, what_would_change
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.numbers import dump_json

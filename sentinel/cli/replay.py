@@ -23,7 +23,7 @@ from sentinel.cli.shared import (
     print_json,
     to_stderr,
 )
-from sentinel.daemon.run_files import find_config
+from sentinel.config.run_files import find_config
 from sentinel.daemon.sources import source_at
 from sentinel.judge.events import Event
 from sentinel.judge.history import History
@@ -31,9 +31,9 @@ from sentinel.judge.reference import smoothed
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind, judge_past
-from sentinel.plan.backtest import WouldDo, would_do
-from sentinel.plan.policy import Policy
-from sentinel.plan.target import rollback_to
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.choose.target import rollback_to
+from sentinel.plan.review.backtest import WouldDo, would_do
 from sentinel.sources.column_source import ColumnSource
 from sentinel.sources.opening import open_sources
 from sentinel.vocabulary.errors import ConfigError, SentinelError

@@ -30,8 +30,8 @@ from sentinel.demo import story
 from sentinel.demo.configuration import WITHOUT_LAYERNORMS, Recipe, trainer_command, write_configuration
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.incident_events import fold
-from sentinel.plan.kept_turn import KeptTurn, told
+from sentinel.plan.incident.events import fold
+from sentinel.plan.review.kept_turn import KeptTurn, told
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.numbers import dump_json
