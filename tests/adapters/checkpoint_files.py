@@ -145,6 +145,19 @@ def torch_dist(folder: Path, step: int, *, nan: bool = False) -> Path:
     return tag
 
 
+def nemo(folder: Path, number: int, *, last: bool = False, nan: bool = False) -> Path:
+    """NeMo 2's, with the names of a run of 512 samples per step; the number is that in the name."""
+    end = "-last" if last else ""
+    tag = folder / f"model_name=0--val_loss=0.00-step={number}-consumed_samples={(number + 1) * 512}.0{end}"
+    distributed(tag / "weights", number, nan=nan)
+    save(tag / "weights" / "common.pt", {"iteration": number})
+    (tag / "weights" / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist"}))
+    (tag / "context" / "nemo_tokenizer").mkdir(parents=True)
+    for name in ("io.json", "model.yaml", "nemo_tokenizer/tokenizer.json"):
+        (tag / "context" / name).write_text("{}")
+    return tag
+
+
 def safetensors(path: Path, content: dict[str, torch.Tensor]) -> None:
     """The format, by hand: eight bytes of length, a JSON header, the tensors one after the other."""
     kinds = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64"}

@@ -12,14 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
-from sentinel.adapters.checkpoints.layouts import (
-    missing_of_deepspeed,
-    missing_of_hugging_face,
-    missing_of_lightning,
-    missing_of_megatron_lm,
-    missing_of_universal,
-    recognise,
-)
+from sentinel.adapters.checkpoints.layouts import Layout, recognise
+from sentinel.adapters.checkpoints.layouts.deepspeed import DeepSpeed, Universal
+from sentinel.adapters.checkpoints.layouts.hugging_face import HuggingFace
+from sentinel.adapters.checkpoints.layouts.lightning import Lightning
+from sentinel.adapters.checkpoints.layouts.megatron_lm import MegatronLM
 from sentinel.adapters.checkpoints.trackers import Trackers
 from sentinel.cli import status
 from sentinel.vocabulary.errors import CheckpointError, FilesystemRefused, QuarantineError
@@ -138,28 +135,28 @@ PARAMETERS = frozenset(f"zero/{p}/{kind}.pt" for p in "abc" for kind in ("fp32",
 
 
 @pytest.mark.parametrize(
-    ("missing_of", "names", "says"),
+    ("layout", "names", "says"),
     [
-        (missing_of_hugging_face, FSDP, "optimizer.pt is missing"),
-        (missing_of_hugging_face, FSDP | {"optimizer.bin"}, None),
-        (missing_of_hugging_face, frozenset({"global_step10", "trainer_state.json"}), "in global_step10: "),
-        (missing_of_lightning, INNER | {"checkpoint"}, "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing"),
+        (HuggingFace(), FSDP, "optimizer.pt is missing"),
+        (HuggingFace(), FSDP | {"optimizer.bin"}, None),
+        (HuggingFace(), frozenset({"global_step10", "trainer_state.json"}), "in global_step10: "),
+        (Lightning(), INNER | {"checkpoint"}, "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing"),
         (
-            missing_of_lightning,
+            Lightning(),
             INNER | {"checkpoint", "zero_pp_rank_0_mp_rank_00_optim_states.pt"},
             "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing",
         ),
-        (missing_of_universal, PARAMETERS, None),
-        (missing_of_universal, PARAMETERS - {"zero/b/exp_avg.pt"}, "zero/b/exp_avg.pt is missing"),
-        (missing_of_universal, PARAMETERS | {"zero/a/step.pt"}, None),
+        (Universal(), PARAMETERS, None),
+        (Universal(), PARAMETERS - {"zero/b/exp_avg.pt"}, "zero/b/exp_avg.pt is missing"),
+        (Universal(), PARAMETERS | {"zero/a/step.pt"}, None),
     ],
 )
 def test_files_that_stand_for_one_another_and_files_that_only_look_like_it(
-    missing_of: Callable[[frozenset[str], bool], str | None], names: frozenset[str], says: str | None
+    layout: Layout, names: frozenset[str], says: str | None
 ) -> None:
     """An optimizer in one file; weights that DeepSpeed alone has; a shard beside Lightning's folder; a kind that few
     of the parameters have."""
-    found = missing_of(names, True)
+    found = layout.missing(names, True)
     assert (found or "").startswith(says or "")
     assert (found is None) == (says is None)
 
@@ -207,8 +204,8 @@ def test_no_other_name_is_a_checkpoint_and_no_such_name_leads_elsewhere(name: st
 
 def test_a_rank_of_a_million_costs_nothing() -> None:
     names = frozenset({"mp_rank_00_model_states.pt", "zero_pp_rank_999999_mp_rank_999999_optim_states.pt"})
-    assert missing_of_deepspeed(names, True) == "mp_rank_01_model_states.pt is missing"
-    assert missing_of_megatron_lm(frozenset({"mp_rank_999999_999999"}), True) == "mp_rank_00_000 is missing"
+    assert DeepSpeed().missing(names, True) == "mp_rank_01_model_states.pt is missing"
+    assert MegatronLM().missing(frozenset({"mp_rank_999999_999999"}), True) == "mp_rank_00_000 is missing"
 
 
 @pytest.mark.parametrize("kind", ["deepspeed", "megatron-lm", "torch_dist", "hugging face"])
@@ -432,7 +429,7 @@ def test_latest_is_written_after_the_trackers_that_follow_it(tmp_path: Path) -> 
     target = recognise("global_step10")
     assert target is not None
     with pytest.raises(FilesystemRefused, match="latest_checkpointed_iteration"):
-        Trackers(tmp_path).point(target, 10, tmp_path)
+        Trackers(tmp_path).point(target, tmp_path)
     assert (tmp_path / "latest").read_text() == "global_step20"
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from sentinel.adapters.checkpoints import PINNED, Checkpoints, write_manifest
 from sentinel.adapters.checkpoints.layouts import LAYOUTS
+from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.vocabulary.errors import QuarantineError
 from tests.adapters.checkpoint_files import (
     composer,
@@ -27,6 +28,7 @@ from tests.adapters.checkpoint_files import (
     hugging_face_fsdp,
     lightning,
     lightning_sharded,
+    nemo,
     olmo_core,
     save,
     tensors,
@@ -256,6 +258,16 @@ def test_a_file_of_a_checkpoint_is_no_tag_and_a_link_is_no_checkpoint(tmp_path: 
     assert not (tmp_path / PINNED).exists()
 
 
+@pytest.mark.parametrize("make", [lightning, lightning_sharded, composer_sharded])
+def test_a_probe_begins_from_a_checkpoint_in_its_place_be_it_a_folder_or_a_file(
+    tmp_path: Path, make: Callable[..., Path]
+) -> None:
+    tag = make(tmp_path / "run", 10).name
+    place_checkpoint(tmp_path / "run", tag, tmp_path / "copies", tmp_path / "own")
+    own = Checkpoints(tmp_path / "own")
+    assert (own.latest(), own.verify(tag).verified) == (tag, True)
+
+
 @pytest.mark.full
 def test_what_two_ranks_saved_is_whole_and_what_they_were_killed_in_is_not(tmp_path: Path) -> None:
     """torch's own dcp.save and dcp.async_save. Two saves were killed before .metadata was written: one to a
@@ -287,11 +299,11 @@ def test_torch_dist_with_its_common_file_is_still_asked_for_it(tmp_path: Path) -
 def test_the_page_has_a_row_for_each_layout() -> None:
     page = (Path(__file__).parents[2] / "docs" / "CHECKPOINTS.md").read_text()
     rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
-    assert set(LAYOUTS) <= set(rows)
+    assert {layout.title for layout in LAYOUTS} <= set(rows)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("make", [torchtitan, olmo_core, lightning, composer])
+@pytest.mark.parametrize("make", [torchtitan, olmo_core, lightning, composer, nemo])
 def test_the_commands_roll_back_and_undo(tmp_path: Path, make: Callable[..., Path]) -> None:
     diverged_run(tmp_path, '[wandb]\nafter_rollback = "copy"\nfolder = "wandb"\nrun_id = "abc"')
     saves = tmp_path / "c"

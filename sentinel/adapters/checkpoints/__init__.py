@@ -1,9 +1,9 @@
 """A save folder: what is there, whether it is whole, and moving it aside. Never deletes, never unpickles.
 
-The data's path: a name (`layouts`, `entries`) → what has changed (`save_folder`) → a cheap look (`completeness`) → of
-a target everything (`walk`, `declared`, `reading`: `archive`, `pickled`, at a `pace`) → a judgement (`verify`;
-`remembered` file by file) → moves (`trackers`,
-`quarantine`, `probes`, `pins`, and `claim`: by one state folder alone). `folder` puts them behind one class.
+The data's path: a name (`layouts`: a class for each trainer, `entries`) → what has changed (`save_folder`) → a cheap
+look (`completeness`) → of a target everything (`walk`, `declared`, `reading`: `archive`, `pickled`, at a `pace`) → a
+judgement (`verify`; `remembered` file by file) → moves (`trackers`, `quarantine`, `probes`, `pins`, and `claim`: by one
+state folder alone). `folder` puts them behind one class.
 
 In: the path of a save folder. Out: its checkpoints as values, verified where that is asked for; and their moves.
 """

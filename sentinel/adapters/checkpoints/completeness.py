@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.archive import UnsoundError, is_closed
-from sentinel.adapters.checkpoints.declared import Declared, deepspeed_ranks, half_written
+from sentinel.adapters.checkpoints.declared import Declared, half_written
 from sentinel.adapters.checkpoints.entries import Entries
-from sentinel.adapters.checkpoints.layouts import DEEPSPEED, Layout, Named, optimizer_shards
+from sentinel.adapters.checkpoints.layouts import Layout, Named
 from sentinel.adapters.checkpoints.reading import open_plain
 from sentinel.adapters.checkpoints.save_folder import MOST_FILES, View
 from sentinel.listings import Kind, kind_of
@@ -99,7 +99,7 @@ class CompletenessScan:
             if progress is not None:
                 progress(number / len(checkpoints))
         listed = {tag: one.found for tag, one in self._remembered.items() if one.spots is None}
-        fewer = self._fewer_shards([n for n in checkpoints if n.layout is DEEPSPEED], listed)
+        fewer = self._fewer_shards(checkpoints, listed)
         self._entries, self._found = view.entries, {t: one.found for t, one in self._remembered.items()} | fewer
         return self._found
 
@@ -119,6 +119,8 @@ class CompletenessScan:
 
     def _listed(self, named: Named, view: View) -> Completeness:
         identity, files = view.identities.get(named.tag), view.entries.files[named.tag]
+        if (why := named.layout.refused(files)) is not None:
+            return Completeness(problem=why)
         try:
             if named.layout.in_files and identity is not None and not identity.is_folder:
                 return _closed(self._folder, files, named.layout)
@@ -136,14 +138,18 @@ class CompletenessScan:
 
     def _fewer_shards(self, found: Sequence[Named], listed: dict[str, Completeness]) -> dict[str, Completeness]:
         """Of those listed that have fewer optimizer shards than a sibling: with what they declare about it."""
-        counts = {n.tag: len(optimizer_shards(listed[n.tag].names)) for n in found if n.tag in listed}
-        most = max(counts.values(), default=0)
-        fewer = {tag: count for tag, count in counts.items() if count < most and listed[tag].problem is None}
-        for tag in fewer:
-            if listed[tag].declared is None:
+        counts = {n: n.layout.shards_of_ranks(listed[n.tag].names) for n in found if n.tag in listed}
+        most, fewer = dict[Layout, int](), dict[str, Completeness]()
+        for named, count in counts.items():
+            most[named.layout] = max(count, most.get(named.layout, 0))
+        for named, count in counts.items():
+            if count == most[named.layout] or (seen := listed[named.tag]).problem is not None:
+                continue
+            if seen.declared is None:
                 with contextlib.suppress(OSError, UnsoundError):
-                    listed[tag].declared = deepspeed_ranks(self._folder / tag, listed[tag].names)
-        return {tag: replace(listed[tag], problem=_lacks(listed[tag], n, most)) for tag, n in fewer.items()}
+                    seen.declared = named.layout.declared_ranks(self._folder / named.tag, seen.names)
+            fewer[named.tag] = replace(seen, problem=_lacks(seen, count, most[named.layout]))
+        return fewer
 
 
 def _same_or(before: _Remembered | None, now: _Remembered) -> _Remembered:

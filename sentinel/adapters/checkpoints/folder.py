@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.completeness import Completeness, CompletenessScan
-from sentinel.adapters.checkpoints.entries import Entries, named_in
-from sentinel.adapters.checkpoints.layouts import UNIVERSAL, Named, Resumes, recognise
+from sentinel.adapters.checkpoints.entries import Entries, checkpoint_named, checkpoints_in, named_in, walk_checkpoint
+from sentinel.adapters.checkpoints.layouts import Named
 from sentinel.adapters.checkpoints.pace import Pace
 from sentinel.adapters.checkpoints.pins import PINNED, Pins
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE, Quarantine
@@ -20,14 +20,11 @@ from sentinel.adapters.checkpoints.remembered import Remembered
 from sentinel.adapters.checkpoints.save_folder import SaveFolder
 from sentinel.adapters.checkpoints.trackers import Trackers, texts_in
 from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, examine
-from sentinel.adapters.checkpoints.walk import checkpoint_named, checkpoints_in, walk_checkpoint
 from sentinel.durable import make_folders, write_atomically
 from sentinel.listings import Kind
 from sentinel.plan.observation import Checkpoint
 from sentinel.vocabulary.errors import CheckpointError
 from sentinel.vocabulary.manifest import Manifest, encode_manifest
-
-_UNUSED = Completeness(problem="it is a universal checkpoint, and `latest` names none: the run resumes from others")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,7 @@ class Checkpoints:
         self._trackers = Trackers(folder)
         self._quarantine = Quarantine(folder, manifests)
         self.quarantined = self._quarantine.tags
-        self._of: tuple[Mapping[str, Completeness], str | None] | None = None  # what the next are made of
+        self._of: tuple[Mapping[str, Completeness], Mapping[str, str]] | None = None  # what the next are made of
         self._checkpoints: tuple[Checkpoint, ...] = ()
 
     def look(self, *, fresh: bool = False) -> Seen:
@@ -87,7 +84,7 @@ class Checkpoints:
         entries, texts = view.entries, texts_in(self.folder, view.entries)
         complete = self._scan.scan(view, fresh=fresh, progress=self._half(0.5))
         return Seen(
-            checkpoints=self._as_checkpoints(entries, complete, texts.get("latest")),
+            checkpoints=self._as_checkpoints(entries, complete, texts),
             latest=self._trackers.latest_of(entries, texts),
             disagreement=self._trackers.disagreement_of(entries, texts),
             pinned=tuple(n.tag for n in named_in(self._inside(PINNED, entries, fresh=fresh))),
@@ -125,14 +122,13 @@ class Checkpoints:
         return self.folder / view.entries.files[max(found, key=found.__getitem__)][0] if found else None
 
     def _as_checkpoints(
-        self, entries: Entries, complete: Mapping[str, Completeness], latest: str | None
+        self, entries: Entries, complete: Mapping[str, Completeness], texts: Mapping[str, str]
     ) -> tuple[Checkpoint, ...]:
-        if self._of is not None and self._of[0] is complete and self._of[1] == latest:
+        if self._of is not None and self._of[0] is complete and self._of[1] == texts:
             return self._checkpoints
-        by_latest = recognise(latest or "")
-        unused = by_latest is None or by_latest.layout is not UNIVERSAL
-        found = ((n, _UNUSED if unused and n.layout is UNIVERSAL else complete[n.tag]) for n in entries.checkpoints)
-        self._of = (complete, latest)
+        unused = {n.tag: Completeness(problem=no) for n in entries.checkpoints if (no := n.layout.unused(texts))}
+        found = ((n, unused.get(n.tag, complete[n.tag])) for n in entries.checkpoints)
+        self._of = (complete, texts)
         self._checkpoints = tuple(
             Checkpoint(tag=n.tag, global_step=n.global_step, complete=c.complete, problem=c.problem) for n, c in found
         )
@@ -182,10 +178,9 @@ class Checkpoints:
 
     def room_for_saves(self, saves: int) -> Room | None:
         """Whether so many more checkpoints of the newest one's size would fit; None while there is no checkpoint."""
-        found = checkpoints_in(self.folder)
-        if not found:
+        walked = (walk_checkpoint(self.folder, named) for named in reversed(checkpoints_in(self.folder)))
+        if (contents := next((found for found in walked if found.refusal is None), None)) is None:
             return None
-        contents = walk_checkpoint(self.folder, found[-1])
         return room_for(self.folder, saves * contents.size_bytes, saves * len(contents.files))
 
     def quarantine(self, tags: Sequence[str], incident: str, rollback: str) -> None:
@@ -211,10 +206,10 @@ class Checkpoints:
         self.pins.set_aside(
             [t for t in self.pins.usable() if t not in there and self.pins.step_of(t) > global_step], incident, rollback
         )  # of the line that is left, and deleted by a retention: nothing but the pin is there to be moved
-        if target is not None and target.layout.resumes in (Resumes.NEWEST, Resumes.LINK):
+        if target is not None and target.layout.resumes_newest:
             newer = [n.tag for n in checkpoints_in(self.folder) if n.layout is target.layout and n.order > target.order]
             self.quarantine(newer, incident=incident, rollback=rollback)
-        self._trackers.point(target, global_step, room)
+        self._trackers.point(target, room)
 
     def _find(self, tag: str) -> Named:
         found = checkpoints_in(self.folder)

@@ -16,8 +16,9 @@ import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from sentinel.adapters.checkpoints.entries import checkpoint_named, names_of, walk_checkpoint
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE, UNDONE, room_in, tags_in
-from sentinel.adapters.checkpoints.walk import Contents, checkpoint_named, entries_of, mirrored, walk, walk_checkpoint
+from sentinel.adapters.checkpoints.walk import Contents, mirrored, walk
 from sentinel.durable import make_folders, move, rename, sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
 
@@ -105,7 +106,7 @@ class Pins:
     def restore(self, tag: str) -> None:
         """Brings back a pinned checkpoint whose original is gone; the pin stays. QuarantineError."""
         pinned, named = self._found(tag), checkpoint_named(tag)
-        if files := entries_of(pinned, named):
+        if files := names_of(pinned, named):
             for name in files:
                 _link(pinned / name, self._folder / name)
             sync_folder(self._folder)

@@ -13,15 +13,10 @@ import os
 import shutil
 from pathlib import Path
 
+from sentinel.adapters.checkpoints.entries import checkpoint_named, names_of, walk_checkpoint
 from sentinel.adapters.checkpoints.folder import Checkpoints, room_for
-from sentinel.adapters.checkpoints.layouts import Named, recognise
-from sentinel.adapters.checkpoints.walk import (
-    Contents,
-    checkpoint_named,
-    mirrored,
-    walk,
-    walk_checkpoint,
-)
+from sentinel.adapters.checkpoints.layouts import TRACKERS, Named, recognise
+from sentinel.adapters.checkpoints.walk import Contents, mirrored, walk
 from sentinel.bounded import record_or
 from sentinel.durable import (
     copy_file,
@@ -34,8 +29,6 @@ from sentinel.durable import (
 from sentinel.vocabulary.errors import CheckpointError
 from sentinel.vocabulary.numbers import dump_json
 
-_TRACKERS = ("latest", "latest_checkpointed_iteration.txt")
-
 
 def place_checkpoint(run: Path, tag: str | None, copies: Path, destination: Path) -> None:
     """Makes `destination` a checkpoints folder that a trainer resumes from at the tag of the run's folder; None is
@@ -45,9 +38,9 @@ def place_checkpoint(run: Path, tag: str | None, copies: Path, destination: Path
         if tag is None:
             return
         named = checkpoint_named(tag, CheckpointError)
-        in_place = destination / tag if not named.layout.in_files else destination
-        mirrored(_copied(run, named, copies), in_place, _link_once)
-        for name in _TRACKERS:
+        copied = _copied(run, named, copies)
+        mirrored(copied, destination if names_of(copied.root, named) else destination / tag, _link_once)
+        for name in TRACKERS:
             if (run / name).is_file():
                 (destination / name).touch()  # `point_latest` writes those that are there
         Checkpoints(destination).point_latest(tag, named.global_step, incident="probe", rollback="probe")

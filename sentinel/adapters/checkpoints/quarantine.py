@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sentinel.adapters.checkpoints.entries import checkpoint_named, checkpoints_in, names_of
 from sentinel.adapters.checkpoints.layouts import recognise
 from sentinel.adapters.checkpoints.trackers import Trackers, is_tracker
-from sentinel.adapters.checkpoints.walk import checkpoint_named, checkpoints_in, entries_of
 from sentinel.bounded import read_document, read_record
 from sentinel.durable import make_folders, part_of, rename, sync_folder, write_atomically
 from sentinel.plan.incident.incident import Rollback
@@ -35,7 +35,7 @@ class Quarantine:
         """Moves checkpoints in, each with its manifest; what is there already counts as moved."""
         room = self.room(incident, rollback)
         for tag in tags:
-            for entry in entries_of(self._folder, checkpoint_named(tag)):
+            for entry in names_of(self._folder, checkpoint_named(tag)):
                 if os.path.lexists(room / entry):
                     raise QuarantineError(f"{room / entry} is there already: {entry} would overwrite it")
                 rename(self._folder / entry, room / entry)
@@ -53,7 +53,7 @@ class Quarantine:
         """Everything that a rollback moved, and the trackers as they were. Overwrites no checkpoint."""
         room = self._path(incident, rollback)
         for named in checkpoints_in(room):
-            tag, entries = named.tag, entries_of(room, named)
+            tag, entries = named.tag, names_of(room, named)
             for destination in (self._folder / entry for entry in entries):
                 if os.path.lexists(destination):
                     raise QuarantineError(f"{destination} is there again: the {tag} of {rollback} would overwrite it")

@@ -6,31 +6,17 @@ number), and names under which a trainer finds a link to it, or a copy (Lightnin
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.archive import UnsoundError
-from sentinel.adapters.checkpoints.declared import plain_values
 from sentinel.adapters.checkpoints.entries import Entries, linking_layout
-from sentinel.adapters.checkpoints.layouts import (
-    DEEPSPEED,
-    MEGATRON_LM,
-    RELEASE,
-    UNIVERSAL,
-    Layout,
-    Named,
-    Resumes,
-    recognise,
-)
+from sentinel.adapters.checkpoints.layouts import LAYOUTS, TRACKERS, Layout, Named, recognise
 from sentinel.bounded import open_regular
 from sentinel.durable import copy_file, free_name, link_atomically, sync_folder, write_atomically
 from sentinel.vocabulary.names import shown
 
-_LATEST, _NUMBER, _UNIVERSAL = "latest", "latest_checkpointed_iteration.txt", "latest_universal"
-_TRACKERS = (_LATEST, _NUMBER, _UNIVERSAL)  # DeepSpeed's, Megatron's, the universal checkpoint's; all must agree
 _LONGEST_BYTES = 4096
 _ASIDE, _NEW = ".taken-away", ".sentinel-new"
 
@@ -43,24 +29,19 @@ class Trackers:
 
     def latest_of(self, entries: Entries, texts: Mapping[str, str]) -> str | None:
         """The tag that a restart would resume from; "" when its tracker is torn or empty, None when nothing names one.
-        `texts`: as of `texts_in`.
-
-        DeepSpeed goes by `latest`, Megatron-LM by its number; see `Resumes` for the others.
-        """
-        if (text := texts.get(_LATEST)) is not None:
-            return text
+        `texts`: as of `texts_in`."""
         listed = entries.checkpoints
-        if (text := texts.get(_NUMBER)) is not None:
-            if not _is_number(text):
+        for layout in LAYOUTS:
+            if (text := layout.named_by(texts, listed)) is not None:
                 return text
-            of_step = [n for n in listed if n.layout in (DEEPSPEED, MEGATRON_LM) and n.global_step == int(text)]
-            return of_step[-1].tag if of_step else f"iter_{int(text):07d}"
         if (text := _linked(self._folder, entries)) is not None:
             return text
-        newest = (named for named in reversed(listed) if named.layout.resumes in (Resumes.NEWEST, Resumes.LINK))
-        return next(
-            (n.tag for n in newest if (self._folder / n.tag / n.layout.marker).exists() or n.layout.in_files), None
-        )
+        by_layout: dict[Layout, list[Named]] = {}
+        for named in listed:
+            by_layout.setdefault(named.layout, []).append(named)
+        found = (layout.newest(self._folder, own) for layout, own in by_layout.items())
+        newest = max((n for n in found if n is not None), key=lambda named: named.order, default=None)
+        return None if newest is None else newest.tag
 
     def disagreement_of(self, entries: Entries, texts: Mapping[str, str]) -> str | None:
         """How they contradict one another or the folder, as a sentence; None when they do not."""
@@ -69,8 +50,7 @@ class Trackers:
         for name, text in texts.items():
             if not text:
                 return f"{name} is empty: writing it was cut short"
-            by_number = name == _NUMBER and _is_number(text)
-            named = [n for n in there if (n.global_step == int(text) if by_number else n.tag == text)]
+            named = [n for n in there if TRACKERS[name].stands_for(text, n)]
             if not named:
                 return f"{name} says {shown(text)}, and there is no such checkpoint"
             steps[name] = named[-1].global_step
@@ -87,21 +67,22 @@ class Trackers:
         if unfinished.exists():
             shutil.rmtree(unfinished)  # sentinel's own copies of a few bytes, left by a crash
         unfinished.mkdir()
-        for name in _TRACKERS:
+        for name in TRACKERS:
             _reproduce(self._folder / name, unfinished / name)
         unfinished.rename(kept)
         sync_folder(room)
 
-    def point(self, target: Named | None, global_step: int, taken_away: Path) -> None:
+    def point(self, target: Named | None, taken_away: Path) -> None:
         """Makes every tracker that is there name the target in its own words, or takes it away where it has none; the
-        links and copies likewise."""
-        for name, (text, is_required) in self._meant(target, global_step).items():
-            path = self._folder / name
-            if text is None:
-                if os.path.lexists(path):
-                    path.rename(taken_away / f"{name}.taken-away")
-            elif is_required or os.path.lexists(path):
-                write_atomically(path, text, alone=True)  # in the place of a link, not through it
+        links and copies likewise. Last the one that loading goes by, which is written also where there is none."""
+        texts = target.layout.texts_for(self._folder, target.tag, target.global_step) if target else {}
+        required = target.layout.trackers[:1] if target else ()
+        for name, tracker in reversed(TRACKERS.items()):
+            path, text = self._folder / name, texts.get(name)
+            if text is not None and (tracker in required or os.path.lexists(path)):
+                tracker.write(path, text)
+            elif text is None and os.path.lexists(path):
+                path.rename(taken_away / f"{name}.taken-away")
         sync_folder(taken_away)
         sync_folder(self._folder)
         _point_links(self._folder, target, taken_away)
@@ -114,43 +95,24 @@ class Trackers:
                 _away(link, room / f"{link.name}.after")
                 aside.rename(link)
         before = room / "latest-before"
-        for name in _TRACKERS if before.is_dir() else ():
+        for name in TRACKERS if before.is_dir() else ():
             if not _reproduce(before / name, self._folder / name) and os.path.lexists(self._folder / name):
                 (self._folder / name).rename(room / f"{name}.after")
-
-    def _meant(self, target: Named | None, global_step: int) -> dict[str, tuple[str | None, bool]]:
-        """(text, whether it is written where there is none) of each, `latest` last: it is what loading goes by.
-
-        The text is None where training starts from scratch, or nothing of the target's layout reads the tracker.
-        """
-        layout, tag = (target.layout, target.tag) if target else (None, "")
-        by_tag, by_number = layout in (DEEPSPEED, UNIVERSAL), layout in (DEEPSPEED, UNIVERSAL, MEGATRON_LM)
-        universal = tag if layout is UNIVERSAL else f"{tag}_universal"
-        number = RELEASE if tag == RELEASE else str(global_step)
-        return {
-            _UNIVERSAL: (universal if by_tag and (self._folder / universal).is_dir() else None, False),
-            _NUMBER: (number if by_number else None, layout is MEGATRON_LM),
-            _LATEST: (tag if by_tag else None, True),
-        }
 
 
 def is_tracker(name: str) -> bool:
     """Whether a trainer resumes by an entry of that name."""
-    return name in _TRACKERS or linking_layout(name) is not None
+    return name in TRACKERS or linking_layout(name) is not None
 
 
 def texts_in(folder: Path, entries: Entries) -> dict[str, str]:
     """The text of each tracker that is there, at most its first 4096 bytes; read anew each time. OSError."""
     found = {}
-    for name in (name for name in _TRACKERS if entries.kinds.get(name) in ("file", "link")):
+    for name in (name for name in TRACKERS if entries.kinds.get(name) in ("file", "link")):
         with contextlib.suppress(FileNotFoundError):  # taken away since, or a link to nothing
             if entries.kinds[name] == "file" or (folder / name).is_file():
                 found[name] = _content(folder / name).decode(errors="replace").strip()
     return found
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
 
 
 def _content(path: Path) -> bytes:
@@ -193,8 +155,7 @@ def _dangling(folder: Path, entries: Entries) -> str | None:
 def _point_links(folder: Path, target: Named | None, room: Path) -> None:
     """Makes every such name of the target's layout stand for it; without a target takes them all away."""
     taken = (path.name.removesuffix(_ASIDE) for path in room.glob(f"*{_ASIDE}"))
-    names = {name for name, _ in _links(folder)} | {*taken}
-    for name in sorted(names):
+    for name in sorted({*taken, *(path.name for path in folder.glob("*"))}):
         layout = linking_layout(name)
         if layout is None or (target is not None and layout is not target.layout):
             continue
@@ -207,14 +168,6 @@ def _point_links(folder: Path, target: Named | None, room: Path) -> None:
             _new(link).rename(link)
     sync_folder(room)
     sync_folder(folder)
-
-
-def _links(folder: Path) -> Iterator[tuple[str, Layout]]:
-    try:
-        names = sorted(entry.name for entry in folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    yield from ((name, layout) for name in names if (layout := linking_layout(name)) is not None)
 
 
 def _new(link: Path) -> Path:
@@ -235,18 +188,8 @@ def _stands_for(link: Path, layout: Layout, listed: Sequence[Named]) -> str:
         named = recognise(text.name)
         is_here = (link.parent / text).parent.resolve() == link.parent.resolve()
         return named.tag if named is not None and is_here else shown(str(text))
-    status = link.stat()
-    step = _step_in(link, (status.st_ino, status.st_mtime_ns, status.st_size))
+    step = layout.step_in(link)
     return next((n.tag for n in listed if n.layout is layout and n.global_step == step), link.name)
-
-
-@functools.lru_cache(maxsize=16)
-def _step_in(path: Path, identity: tuple[int, int, int]) -> object:  # noqa: ARG001 - what is remembered is of this file
-    """Lightning's own global_step, in the file or in the folder's meta.pt; None where it can't be read."""
-    try:
-        return plain_values(path / "meta.pt" if path.is_dir() else path).get("global_step")
-    except (OSError, UnsoundError):
-        return None
 
 
 def _make(link: Path, entry: Path, *, like: Path) -> None:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel import bounded
-from sentinel.adapters.checkpoints.declared import Declared, declared
-from sentinel.adapters.checkpoints.layouts import DEEPSPEED, UNIVERSAL, Named, optimizer_shards
+from sentinel.adapters.checkpoints.archive import UnsoundError
+from sentinel.adapters.checkpoints.declared import Declared
+from sentinel.adapters.checkpoints.entries import checkpoints_in, walk_checkpoint
+from sentinel.adapters.checkpoints.layouts import Layout, Named
 from sentinel.adapters.checkpoints.pace import Pace
+from sentinel.adapters.checkpoints.pickled import PickleError
 from sentinel.adapters.checkpoints.reading import TORCH_FILE, Progress, read_files
 from sentinel.adapters.checkpoints.remembered import Files, Needed, Remembered
-from sentinel.adapters.checkpoints.walk import Contents, Item, checkpoints_in, walk_checkpoint
+from sentinel.adapters.checkpoints.walk import Contents, Item
 from sentinel.plan.observation import Verification
 from sentinel.vocabulary.errors import CheckpointError, LineError
 from sentinel.vocabulary.manifest import Digested, Manifest, decode_manifest, first_difference
@@ -59,7 +62,7 @@ def examine(
     beside = sibling.tag if sibling else ""
     lacks = next((f"{shown(shard.name)} is empty" for shard in ours.values() if not shard.size_bytes), None)
     lacks = lacks or named.layout.missing(contents.names, True)
-    itself = declared(contents.root, contents, named.layout) if lacks is None else Declared()
+    itself = _declared(contents, named.layout) if lacks is None else Declared()
     lacks = lacks or itself.problem or _absent(named, ours, theirs, itself, beside)
     if lacks is not None:
         return Examined(complete=False, problem=lacks)
@@ -167,12 +170,19 @@ def _sibling(folder: Path, named: Named) -> Contents | None:
     return next((sibling for sibling in walked if sibling.refusal is None), None)
 
 
+def _declared(contents: Contents, layout: Layout) -> Declared:
+    try:
+        return layout.declared(contents.root, contents)
+    except (UnsoundError, PickleError) as error:
+        return Declared(problem=str(error))
+    except OSError as error:
+        return Declared(problem=f"{shown(Path(error.filename or 'it').name)} can't be read: {error.strerror}")
+
+
 def _absent(named: Named, ours: Shards, theirs: Shards, itself: Declared, sibling: str) -> str | None:
     """The first shard that the sibling has and this one lacks; none where it is known to be of other ranks."""
-    if named.layout is UNIVERSAL:
-        return None
-    few, many = len(optimizer_shards(ours)), len(optimizer_shards(theirs))
-    if itself.ranks_known and (named.layout is not DEEPSPEED or few != many):
+    few, many = named.layout.shards_of_ranks(ours), named.layout.shards_of_ranks(theirs)
+    if itself.parts_known or (itself.ranks_known and few != many):
         return None
     if few < many:
         return f"it has {few} optimizer shards, and its siblings have {many}"

@@ -1,18 +1,14 @@
-"""Where the checkpoints of a folder lie (folders, or files of one name beside others), everything in one of them, and
-what does not belong into a checkpoint. Opens nothing."""
+"""Everything in a folder or in a few files, and what does not belong into a checkpoint. Opens nothing."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.entries import named_in
-from sentinel.adapters.checkpoints.layouts import Named, recognise
 from sentinel.durable import make_folders
-from sentinel.vocabulary.errors import QuarantineError, SentinelError
 from sentinel.vocabulary.names import shown
 
 
@@ -101,44 +97,6 @@ def _refused(name: str, status: os.stat_result, owners: frozenset[int], device: 
     if status.st_dev != device:
         return f"{shown(name)} lies on another filesystem than the checkpoint"
     return None
-
-
-def checkpoints_in(folder: Path) -> list[Named]:
-    """Every checkpoint of the folder, by step; none where it is not there. Reads nothing but the entries' names."""
-    try:
-        return list(named_in(entry.name for entry in folder.iterdir()))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def checkpoint_named(tag: str, error_class: type[SentinelError] = QuarantineError) -> Named:
-    """The checkpoint whose whole name the tag is; else the error."""
-    named = recognise(tag)
-    if named is None or named.tag != tag:
-        raise error_class(f"{tag!r} is not the name of a checkpoint")
-    return named
-
-
-def entries_of(folder: Path, named: Named) -> list[str]:
-    """The entries of the folder that the checkpoint consists of, those that are there; by name."""
-    if not named.layout.in_files:
-        return [named.tag] if os.path.lexists(folder / named.tag) else []
-    names = (entry.name for entry in folder.iterdir())
-    return sorted(name for name in names if (other := recognise(name)) is not None and other.tag == named.tag)
-
-
-def files_of(folder: Path, named: Named) -> list[str] | None:
-    """Its files where it is not a folder; None where it is one."""
-    if not named.layout.in_files or (folder / named.tag).is_dir():
-        return None
-    return entries_of(folder, named)
-
-
-def walk_checkpoint(folder: Path, named: Named) -> Contents:
-    """Everything that the checkpoint consists of."""
-    files = files_of(folder, named)
-    contents = walk(folder / named.tag) if files is None else walk(folder, files)
-    return replace(contents, tag=named.tag)
 
 
 def mirrored(contents: Contents, destination: Path, put: Callable[[Path, Path], None]) -> None:
