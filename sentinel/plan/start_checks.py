@@ -5,19 +5,26 @@ contradictions the likeliest cause is named: what was loaded comes before what f
 
 - The checkpoint, with what `latest` names and the newest one there: started from scratch, newest checkpoint torn,
   wrong checkpoint.
-- Adam's state before the first update (sum and max of sqrt(v), norms of momentum and parameters), with the readings
-  of the step that was saved, to 1 part in 10^5: optimizer state not loaded, wrong shard of one rank, wrong checkpoint
-  (it names the step whose state it is).
+- Adam's state before the first update (sum and max of sqrt(v), norms of momentum and parameters), of the model, of
+  each layer and of each rank in their order, with what was reported at the save, to 1 part in 10^5: optimizer state not
+  loaded, first moment not loaded, shards exchanged, layers exchanged, moments rounded, weights partly loaded, wrong
+  shard of one rank, wrong checkpoint (it names the step whose state it is). An older hook reports the model at the
+  save, and layers at every 10th step.
+- Adam's own count of its updates, with that at the save: Adam's step count.
 - What overrides.json decides, with the proof: override ignored.
+- Micro-batches of a step, where its samples changed by the same factor: accumulation changed.
 - Learning rate, with the decided or reported schedule, the same steps before, or the last rates: scheduler lost,
   scheduler stepped twice, another learning rate.
 - Consumed samples, with those at the save: samples skipped, samples replayed, data from epoch start.
-- Batch digests, with those of the same steps, and of all steps before: the same three, and data order of another
-  seed.
+- Batch digests, with those of the same steps, and of all steps before: the same three, part of a batch skipped, data
+  order of another seed. The last two are told apart after 16 steps that were made before.
 - Loss scale, half to twice the one at the save: loss scale reset.
 - Seed, length, batch, Adam's settings, precision, with the attempt before: setting changed.
-- First loss on the same batch, to 5 % or three sigmas; else the median of the first ones, to 10 % or the noise: loss
-  jumps, loss drops.
+- The gradient's norm of the first step on the same batch, to 1 %, or 2 / sqrt(tokens): accumulation changed (an n-fold
+  norm with the same loss), gradient differs.
+- Each of the first 20 steps' losses on the same batch, as far as all batches before it were the same, to 0.25 %, or
+  0.15 / sqrt(tokens), and a quarter of that more with each step: loss jumps, loss drops (the first), updates differ
+  (a later one). Else the median of the first losses, to 10 % or the noise: loss jumps, loss drops.
 """
 
 from __future__ import annotations
