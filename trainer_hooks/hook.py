@@ -290,6 +290,7 @@ class Hook:
 
     def load_coming(self) -> None:
         """Called by the engine: a load is about to replace Adam's state."""
+        self._saved_step = None  # the same step may be saved again, of another state
         self._metered("leave Adam's state alone", Meter.settle)
 
     def step_made(self) -> None:

@@ -24,6 +24,7 @@ JUMP, DROP, UPDATES, GRADIENT = "loss jumps", "loss drops", "updates differ", "g
 _SAME_LOSS, _SAME_LOSS_OF_A_TOKEN = 2.5e-3, 0.15
 _SAME_NORM, _SAME_NORM_OF_A_TOKEN = 1e-2, 2.0
 _GROWTH = 0.25  # of the first step's share, with each further step
+_REGROUPED = 0.05  # share for the first loss, where other samples are averaged first: samples may be of unequal lengths
 _LOSS_SHARE, _LOSS_SIGMAS = 0.1, 8.0  # by which the mean of the first losses has to differ from the last ones before
 _FEW, _ENOUGH = 5, 32  # losses of the start, and before it, without which the two are not compared
 _LOSS_STAYS = frozenset({"seed", "skip_samples"})  # what may be decided without another loss from the first step on
@@ -39,7 +40,11 @@ def loss(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield from _mean_loss(start, ancestor)
         return
     first, at = pairs[0][0].global_step, start.resumed_from + 1
-    other = [pair for pair in pairs if not _same_loss(pair, pair[0].global_step - at)]
+    regrouped = _regrouped(start, ancestor)
+    share = _REGROUPED if regrouped else _SAME_LOSS
+    other = [
+        pair for pair in pairs[: 1 if regrouped else None] if not _same_loss(pair, pair[0].global_step - at, share)
+    ]
     if not other:
         yield confirmed("loss")
         return
@@ -56,7 +61,14 @@ def loss(start: Start, ancestor: Ancestor) -> Iterator[Check]:
 def gradient(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     """The first step's, on the same weights and batch."""
     was, now = next(iter(_made_again(start, ancestor)), (None, None))
-    if was is None or now is None or now.global_step != start.resumed_from + 1 or was.skipped or now.skipped:
+    if (
+        _regrouped(start, ancestor)
+        or was is None
+        or now is None
+        or now.global_step != start.resumed_from + 1
+        or was.skipped
+        or now.skipped
+    ):
         return
     before, after = was.grad_norm, now.grad_norm
     if not before or not after or not math.isfinite(before) or not math.isfinite(after):
@@ -75,8 +87,11 @@ def gradient(start: Start, ancestor: Ancestor) -> Iterator[Check]:
 
 
 def _made_again(start: Start, ancestor: Ancestor) -> list[Pair]:
-    """The steps from the first one on that are made again on the same batches; the first alone where a rung changes
-    the updates."""
+    """The steps from the first one on that are made again on the same batches; after a rollback the first alone: a rung
+    may change the updates, and what was made before has diverged."""
+    rolled_back = start.rollback is not None and not (
+        ancestor.started is not None and ancestor.started.rollback == start.rollback.id
+    )
     before, pairs = {s.global_step: s for s in ancestor.later}, list[Pair]()
     for now in start.samples:
         was = before.get(now.global_step)
@@ -85,7 +100,15 @@ def _made_again(start: Start, ancestor: Ancestor) -> list[Pair]:
         pairs.append((was, now))
         if was.skipped != now.skipped:
             break
-    return pairs[:1] if start.decided - _LOSS_STAYS else pairs
+    return pairs[:1] if rolled_back else pairs
+
+
+def _regrouped(start: Start, ancestor: Ancestor) -> bool:
+    """Whether its ranks or micro-batches are others than before."""
+    was, now = ancestor.started, start.started
+    return was is not None and any(
+        getattr(was, name) != getattr(now, name) for name in ("world_size", "accumulation_steps")
+    )
 
 
 def _same_batch(one: Sample, other: Sample) -> bool:
@@ -93,10 +116,10 @@ def _same_batch(one: Sample, other: Sample) -> bool:
     return same and one.batch_digest is not None
 
 
-def _same_loss(pair: Pair, updates: int) -> bool:
+def _same_loss(pair: Pair, updates: int, share: float = _SAME_LOSS) -> bool:
     """After so many updates."""
     was, now = pair
-    allowed = _allowed(was, _SAME_LOSS, _SAME_LOSS_OF_A_TOKEN) * (1 + _GROWTH * max(0, updates))
+    allowed = _allowed(was, share, _SAME_LOSS_OF_A_TOKEN) * (1 + _GROWTH * max(0, updates))
     return abs(now.loss - was.loss) <= allowed * abs(was.loss)
 
 

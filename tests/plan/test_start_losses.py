@@ -12,7 +12,7 @@ import pytest
 from sentinel.plan.start_audit import Continued, Start, Trail
 from sentinel.plan.start_checks import audit
 from sentinel.vocabulary.sample import Sample
-from tests.plan.test_start_audit import ANCESTOR, AT, CLEAN, HALVED, LINE, STARTED, sample, start, steps
+from tests.plan.test_start_audit import ANCESTOR, AT, CLEAN, HALVED, LINE, STARTED, decided, sample, start, steps
 
 NORMS = [replace(s, grad_norm=1.0 + 0.1 * (s.global_step % 3)) for s in LINE]
 WITH_NORMS = replace(ANCESTOR, recent=tuple(NORMS[AT - 64 : AT]), later=tuple(NORMS[AT : AT + 20]))
@@ -67,6 +67,24 @@ def test_what_the_same_batch_twice_may_show_is_no_fault(fine: Start) -> None:
         fine = replace(fine, samples=tuple(replace(s, lr=of.lr) for s, of in zip(fine.samples, lrs, strict=True)))
     found = audit(fine)
     assert found.verdict is Continued.YES, found.reason
+
+
+@pytest.mark.parametrize("told", [{"world_size": 4}, {"accumulation_steps": 8}])
+def test_samples_of_unequal_lengths_that_are_averaged_in_other_groups(told: dict[str, Any]) -> None:
+    """A mean of means is another one; the gradient likewise."""
+    start = again(loss=lambda n: 1.01 + 0.02 * n, norm=lambda _: 2.0)
+    moved = replace(start, started=replace(start.started, **told))
+    assert audit(moved).fault is None
+    jumps = replace(again(loss=lambda _: 1.2), started=moved.started)
+    assert audit(jumps).fault == "loss jumps"
+
+
+def test_after_a_rollback_the_losses_that_diverged_are_no_measure() -> None:
+    as_it_was = decided(step=AT)
+    restarted = again(loss=lambda n: 1.0 if n == 1 else 0.8)
+    started = replace(restarted.started, **as_it_was["told"])
+    found = audit(replace(restarted, started=started, rollback=as_it_was["rollback"]))
+    assert found.fault is None, found.reason
 
 
 def test_steps_after_another_batch_are_not_compared() -> None:
