@@ -118,6 +118,16 @@ def test_half_a_batch_skipped_is_no_other_order(made: int) -> None:
     assert audit(parted(lambda s: sum(of(s)), made)).fault == "data order of another seed"
 
 
+def test_another_order_is_named_once_it_can_be_told_from_a_part_of_a_batch() -> None:
+    of = digests(77)
+    other = parted(lambda s: sum(of(s)), made=19)
+    few, enough = (audit(replace(other, samples=other.samples[:n])) for n in (15, 16))
+    assert (few.fault, few.settled) == (None, False)
+    assert enough.fault == "data order of another seed"
+    ended = audit(replace(other, samples=other.samples[:5], over=True))
+    assert ended.fault == "data order of another seed"
+
+
 def test_a_batch_whose_micro_batches_are_half_as_many() -> None:
     def of(step: int) -> dict[str, Any]:
         return {"global_batch_samples": 4, "consumed_samples": 8 * AT + 4 * (step - AT), "batch_digest": step}
