@@ -22,6 +22,7 @@ from sentinel import bounded
 from sentinel.adapters.witnesses import fate_of_process, foreign_process
 from sentinel.durable import os_errors_named
 from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
+from sentinel.processes import all_writers_of
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.heartbeat import FOLDER
 from sentinel.vocabulary.overrides import Overrides
@@ -116,13 +117,15 @@ class LocalLauncher:
 
 class LocalJobs:
     """The run's processes on this machine. One is the run's own by positive evidence alone: sentinel started it, it is
-    what `[launcher] command` says, a journal of the run names it, or it holds a heartbeat of the run; and whatever such
-    a process has started, or was started by for its sake alone. The state folder in a process's environment is none: a
-    shell hands it on to all that is typed in it. What holds a heartbeat of another run is that run's."""
+    what `[launcher] command` says, a journal of the run names it, it holds a heartbeat of the run, or writes the log
+    that the run is judged by; and whatever such a process has started, or was started by for its sake alone. The state
+    folder in a process's environment is none: a shell hands it on to all that is typed in it. What holds a heartbeat of
+    another run is that run's."""
 
-    def __init__(self, state_dir: Path, command: Sequence[str] = ()) -> None:
+    def __init__(self, state_dir: Path, command: Sequence[str] = (), judged_log: Path | None = None) -> None:
         self.state_dir = str(state_dir.resolve())
         self._command = tuple(command)
+        self._judged_log = judged_log
         self._children: list[subprocess.Popen[bytes]] = []
         self._last: tuple[int, ...] = ()  # processes seen last, while any was; some may be gone by now
 
@@ -167,6 +170,7 @@ class LocalJobs:
         homes = {pid: _homes(pid) for pid in found}
         carry = {pid for pid in found if not homes[pid] or self.state_dir in homes[pid]}
         ours = {pid for pid in carry if self.state_dir in homes[pid] or _STARTED in found[pid] or self._is_command(pid)}
+        ours |= carry & all_writers_of(self._judged_log) if self._judged_log is not None else set()
         ours |= {pid for pid in carry & named if self._state_of(found[pid]) in (None, self.state_dir)}
         meets = {pid: _meets_at(found[pid]) for pid in carry}
         ours |= {pid for pid in carry if meets[pid] and meets[pid] in {meets.get(one) for one in ours}}
@@ -196,8 +200,8 @@ class LocalJobs:
             return f"{what} is named by a journal of this run, and reports to {other}: this is a copy, or the other is"
         return (
             f"{what} carries this run's SENTINEL_STATE_DIR, and nothing else says that it is the run's: it has no "
-            "heartbeat, no journal names it, and sentinel did not start it; it is not stopped, and nothing is done "
-            "while it lives. Start what is not the run's without that variable"
+            "heartbeat, no journal names it, it does not write the run's log, and sentinel did not start it; it is not "
+            "stopped, and nothing is done while it lives. Start what is not the run's without that variable"
         )
 
     def last_seen_dead(self) -> int | None:

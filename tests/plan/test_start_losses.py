@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.start_audit import Continued, Start, Trail
-from sentinel.plan.start_checks import audit
+from sentinel.plan.starts.audit import Continued, Start, Trail
+from sentinel.plan.starts.checks import audit
 from sentinel.vocabulary.sample import Sample
 from tests.plan.test_start_audit import ANCESTOR, AT, CLEAN, HALVED, LINE, STARTED, decided, sample, start, steps
 

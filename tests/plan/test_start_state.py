@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.start_audit import Continued, Start
-from sentinel.plan.start_checks import audit
+from sentinel.plan.starts.audit import Continued, Start
+from sentinel.plan.starts.checks import audit
 from sentinel.vocabulary.sample import StateLoaded, StateSaved, decode, encode
 from tests.plan.test_start_audit import ANCESTOR, AT, LAYERS, STARTED, start
 
