@@ -73,10 +73,16 @@ def test_what_the_same_batch_twice_may_show_is_no_fault(fine: Start) -> None:
 def test_samples_of_unequal_lengths_that_are_averaged_in_other_groups(told: dict[str, Any]) -> None:
     """A mean of means is another one; the gradient likewise."""
     start = again(loss=lambda n: 1.01 + 0.02 * n, norm=lambda _: 2.0)
-    moved = replace(start, started=replace(start.started, **told))
+    known = replace(WITH_NORMS, started=replace(STARTED, accumulation_steps=4))
+    moved = replace(start, started=replace(start.started, **told), ancestor=known)
     assert audit(moved).fault is None
-    jumps = replace(again(loss=lambda _: 1.2), started=moved.started)
+    jumps = replace(again(loss=lambda _: 1.2), started=moved.started, ancestor=known)
     assert audit(jumps).fault == "loss jumps"
+
+
+def test_micro_batches_that_an_older_hook_has_not_reported_are_no_others() -> None:
+    bad = again(loss=lambda n: 1.0 if n == 1 else 1.2)
+    assert audit(replace(bad, started=replace(bad.started, accumulation_steps=8))).fault == "updates differ"
 
 
 def test_after_a_rollback_the_losses_that_diverged_are_no_measure() -> None:

@@ -104,11 +104,11 @@ def _made_again(start: Start, ancestor: Ancestor) -> list[Pair]:
 
 
 def _regrouped(start: Start, ancestor: Ancestor) -> bool:
-    """Whether its ranks or micro-batches are others than before."""
-    was, now = ancestor.started, start.started
-    return was is not None and any(
-        getattr(was, name) != getattr(now, name) for name in ("world_size", "accumulation_steps")
-    )
+    """Whether its ranks or micro-batches are known to be others than before."""
+    if ancestor.started is None:
+        return False
+    was, now = ((one.world_size, one.accumulation_steps) for one in (ancestor.started, start.started))
+    return any(None not in pair and pair[0] != pair[1] for pair in zip(was, now, strict=True))
 
 
 def _same_batch(one: Sample, other: Sample) -> bool:
