@@ -1,10 +1,11 @@
 """Whether the audit of a start names what is wrong with it, and is silent where nothing is. On real, tiny trainings.
 
 Each base run saves at steps 20 and 40 and is cut off 8 to 18 steps after its last save. A copy of it is resumed for 19
-steps: with one of 12 faults by the reference trainer, 4 of them by Hugging Face's Trainer as well, or with none (all
-shardings that train on a CPU, schedules, decided changes). The audit sees the journals and the checkpoints' folder
-alone. Second column of each: the same, where the run had ended at its save, so that no step was made before. What has
-been trained is kept below --folder, and a second call goes on from there.
+steps: with one of 29 designs of a fault by the reference trainer, 7 of them by Hugging Face's Trainer as well, or with
+none (all shardings that train on a CPU, schedules, decided changes, other micro-batches, other dropout masks). The
+audit sees the journals and the checkpoints' folder alone. Second column of each: the same, where the run had ended at
+its save, so that no step was made before. What has been trained is kept below --folder, and a second call goes on from
+there.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ AT_ONCE = 60  # trainings of one process
 
 
 def main() -> int:
-    """Exit code 0 where at least 57 of 60 faults are named and no clean start is alarmed, else 1."""
+    """Exit code 0 where at least 9 of 10 faults are named and no clean start is alarmed, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("/tmp/start_audit"), help="of the trainings")  # noqa: S108
     parser.add_argument("--seeds", type=int, default=5)
@@ -70,9 +71,10 @@ def main() -> int:
     if asked.results:
         asked.results.write_text(shown + "\n", encoding="utf-8")
     print(dump_json({"rows": found, "cost": cost}) if asked.as_json else shown)
-    named = sum(row["named"] for row in found["faults, the reference trainer"])
+    of_faults = found["faults, the reference trainer"]
+    missed = sum(not row["named"] for row in of_faults)
     alarms = [row for row in found["clean"] if row["fault"] is not None]
-    return int(not asked.quick and (named < 57 or bool(alarms)))
+    return int(not asked.quick and (10 * missed > len(of_faults) or bool(alarms)))
 
 
 class Done:

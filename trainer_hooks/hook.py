@@ -22,6 +22,8 @@ from sentinel.vocabulary.sample import (
     RunFinished,
     RunStarted,
     Sample,
+    StateLoaded,
+    StateSaved,
     Validation,
 )
 from trainer_hooks.errors import Guard, exit_reason
@@ -37,7 +39,7 @@ from trainer_hooks.sample.gathering import Gathering
 from trainer_hooks.sample.logits import Logits
 from trainer_hooks.sample.meter import READINGS, Meter
 from trainer_hooks.sample.process_facts import process_facts
-from trainer_hooks.sample.reading import Position, Reading, StepFacts, make_sample, state_loaded
+from trainer_hooks.sample.reading import Position, Reading, StepFacts, make_sample, state_record
 
 __all__ = ["Hook", "Position", "attach", "state_folder"]
 
@@ -138,6 +140,7 @@ class Hook:
         self._at_exit = lambda: self.close(exit_reason())
         self._process = os.getpid()
         self._started = self._load_measured = False
+        self._saved_step: int | None = None  # whose state was measured at a save
         self._meter: Meter | None = None
         self._arrivals: Arrivals | None = None
         self._outputs: Outputs | None = None
@@ -266,16 +269,28 @@ class Hook:
             return
         step = self._engine.global_steps
         if step and not self._load_measured:
-            measurement = self._metered("measure what was loaded", Meter.loaded)
-            if self._arrivals is not None:
-                self._arrivals.add(step, step if self._rank == 0 else None, measurement, layered=True)
+            self._measure_state(StateLoaded)
         self._load_measured = True
         with self.guard("look before the step"):
             self._facts.update_coming()
         self._metered("look before the step", Meter.update_coming)
 
+    def save_coming(self) -> None:
+        """Called by the engine, on every rank: a checkpoint is about to be made of the state. A second save of the same
+        step reports nothing more."""
+        if not self.closed and self._saved_step != self._engine.global_steps:
+            self._saved_step = self._engine.global_steps
+            self._measure_state(StateSaved)
+
+    def _measure_state(self, kind: type[StateLoaded | StateSaved]) -> None:
+        measurement = self._metered("measure the state", Meter.state)
+        step = self._engine.global_steps
+        if self._arrivals is not None:
+            self._arrivals.add(step, (kind, step) if self._rank == 0 else None, measurement, layered=True, state=True)
+
     def load_coming(self) -> None:
         """Called by the engine: a load is about to replace Adam's state."""
+        self._saved_step = None  # the same step may be saved again, of another state
         self._metered("leave Adam's state alone", Meter.settle)
 
     def step_made(self) -> None:
@@ -300,11 +315,14 @@ class Hook:
         return None
 
     def _report(
-        self, facts: Mapping[str, Any] | int, reading: Reading | None, layers: Mapping[str, Any] | None
+        self,
+        facts: Mapping[str, Any] | tuple[type[StateLoaded | StateSaved], int],
+        reading: Reading | None,
+        layers: Mapping[str, Any] | None,
     ) -> None:
-        if isinstance(facts, int):  # the step whose checkpoint was loaded
+        if isinstance(facts, tuple):
             if reading is not None:
-                self._put(state_loaded(self.attempt, facts, reading, self.layers, layers))
+                self._put(state_record(*facts, self.attempt, reading, self.layers, layers))
             return
         if not self._started:
             resumed = facts["global_step"] - 1 or None

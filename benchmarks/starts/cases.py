@@ -41,6 +41,30 @@ FAULTS: dict[str, list[Setting]] = {  # fault -> the settings of its runs, by se
     "loss scale reset": [(1, ("--zero", str(stage), "--precision", "fp16")) for stage in (1, 2, 1, 2, 3)],
     SCRATCH: _STAGES,
 }
+_TWO: list[Setting] = [(2, ("--zero", str(stage))) for stage in (1, 2, 3, 1, 2)]
+_OPEN: list[Setting] = [(1, ("--zero", str(stage))) for stage in (1, 0, 2, 1, 0)]
+_MICRO: list[Setting] = [(1, ("--zero", str(stage), "--micro-batch", "1")) for stage in (0, 1, 2, 0, 1)]
+DESIGNS: dict[str, tuple[str, list[Setting]]] = {  # what is done -> (the fault to be named, the settings by seed)
+    "two ranks' shards exchanged": ("shards exchanged", _TWO),
+    "weights and moments of two blocks exchanged": ("layers exchanged", _OPEN),
+    "moments of two blocks exchanged": ("layers exchanged", _OPEN),
+    "Adam's step 0": ("Adam's step count", _OPEN),
+    "first moment zeroed": ("first moment not loaded", _OPEN),
+    "moments rounded to bfloat16": ("moments rounded", _OPEN),
+    "one block's weights drawn anew": ("weights partly loaded", _OPEN),
+    "half the accumulation": ("accumulation changed", _MICRO),
+    "gradients summed, not averaged": ("accumulation changed", _MICRO),
+    "half a batch skipped": ("part of a batch skipped", _OPEN),
+    # Designed by their kind alone: no reading is made for them.
+    "first moment mirrored": ("updates differ", _OPEN),
+    "queries' heads reversed": ("loss jumps", _OPEN),
+    "gains and biases of the norms lost": ("weights partly loaded", _OPEN),
+    "older shard of one rank": ("wrong shard of one rank", _TWO),
+    "dropout switched on": ("loss jumps", _OPEN),
+    "Adam's step doubled": ("Adam's step count", _OPEN),
+    "weights rounded to bfloat16": ("weights partly loaded", _OPEN),
+}
+_RESUMED_WITH = {"half the accumulation": ("--global-batch", "2"), "dropout switched on": ("--dropout", "0.1")}
 HALVED = Rung(name="half the LR", hypothesis="the LR is too high", lr_factor=0.5)
 DECIDED = {
     "another seed": Rung(name="reseed", hypothesis="the order did it", reseed=True),
@@ -66,6 +90,12 @@ CLEAN: dict[str, tuple[int, tuple[str, ...]]] = {  # as it was; (ranks, options)
     "random-LTD": (1, ("--random-ltd", "16", "60")),
     "LR by tokens": (1, ("--lr-unit", "tokens", "--lr-warmup", "2000", "--lr-decay", "20000")),
 }
+# As it was, but for what another machine may do: (design, options of the base run, options of the resume beside them).
+OTHERWISE: dict[str, tuple[str | None, tuple[str, ...], tuple[str, ...]]] = {
+    "fp32, other micro-batches": (None, ("--zero", "1"), ("--micro-batch", "1")),
+    "bf16, other micro-batches": (None, ("--zero", "1", "--precision", "bf16"), ("--micro-batch", "1")),
+    "dropout, other masks": ("other dropout masks", ("--dropout", "0.1"), ()),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +106,8 @@ class Job:
     ranks: int
     arguments: tuple[str, ...]
     begun: str | None = None
-    fault: str | None = None
+    fault: str | None = None  # to be named
+    design: str | None = None  # what is done
     amount: int = 0  # of a shift, in steps
     at: int = AT
     rung: str | None = None
@@ -89,7 +120,7 @@ class Job:
         if self.begun is not None and not folder.exists():
             shutil.copytree(root / self.begun, folder)
             checkpoints = folder / "checkpoints"
-            for one in checkpoints.glob("*"):
+            for one in checkpoints.glob("*[0-9]"):
                 if one.is_dir() and int("".join(filter(str.isdigit, one.name))) > self.at:
                     shutil.rmtree(one)
             if self.trainer == "ours":
@@ -147,10 +178,18 @@ def faulty(seeds: int) -> Iterator[tuple[Job, Job]]:
                     arguments=_line(STEPS if fault == SCRATCH else AT + STEPS, seed, options),
                     begun=base.case,
                     fault=fault,
+                    design=fault,
                     amount=amount,
                     rung="half the LR" if fault == "override ignored" else None,
                 ),
             )
+    for design, (fault, settings) in DESIGNS.items():
+        for seed in range(seeds):
+            ranks, options = settings[seed % len(settings)]
+            base = _base(ranks, options, seed)
+            line = (*_line(AT + STEPS, seed, options), *_RESUMED_WITH.get(design, ()))
+            of = {"kind": design, "design": design, "fault": fault}
+            yield base, Job(case=f"{design} {seed}", ranks=ranks, arguments=line, begun=base.case, **of)
 
 
 def clean(seeds: int) -> Iterator[tuple[Job, Job]]:
@@ -159,6 +198,10 @@ def clean(seeds: int) -> Iterator[tuple[Job, Job]]:
         for name, (ranks, options) in CLEAN.items():
             for at in (SAVES, AT):
                 yield _clean(name, ranks, options, seed, at, None)
+        for name, (design, options, more) in OTHERWISE.items():
+            base = _base(1, options, seed)
+            line = (*_line(AT + STEPS, seed, options), *more)
+            yield base, Job(case=f"{name} {seed}", kind=name, ranks=1, arguments=line, begun=base.case, design=design)
         for rung in DECIDED:
             yield _clean(f"decided: {rung}", 1, ("--zero", str(seed % 4)), seed, AT, rung)
 
@@ -171,13 +214,15 @@ def _clean(name: str, ranks: int, options: tuple[str, ...], seed: int, at: int, 
 
 
 HF_FAULTS = ("scheduler lost", "optimizer state not loaded", "data from epoch start", SCRATCH)
+HF_DESIGNS = ("moments of two blocks exchanged", "Adam's step 0", "first moment mirrored")
 
 
 def hugging_face(seeds: int) -> Iterator[tuple[Job, Job]]:
     for seed in range(seeds):
         base = Job(case=f"base HF {seed}", ranks=1, arguments=(str(seed), str(AT + 12)), trainer="HF")
-        for fault in (*HF_FAULTS, None):
+        for design in (*HF_FAULTS, *HF_DESIGNS, None):
+            fault = DESIGNS[design][0] if design in HF_DESIGNS else design
             steps = STEPS if fault == SCRATCH else AT + STEPS
-            case, line = f"HF {fault or 'clean'} {seed}", (str(seed), str(steps))
-            of = {"kind": fault or "Hugging Face's Trainer", "fault": fault, "trainer": "HF"}
+            case, line = f"HF {design or 'clean'} {seed}", (str(seed), str(steps))
+            of = {"kind": design or "Hugging Face's Trainer", "fault": fault, "design": design, "trainer": "HF"}
             yield base, Job(case=case, ranks=1, arguments=line, begun=base.case, **of)

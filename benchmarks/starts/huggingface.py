@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from benchmarks.starts.cases import SAVES
+from benchmarks.starts.state_faults import spoil
 from trainer_hooks.huggingface import StabilityCallback
 
 SEQLEN = 32
@@ -31,7 +32,7 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
 
 def train_llama(job: dict[str, Any]) -> str:
     seed, steps = (int(word) for word in job["arguments"])
-    folder, fault = Path(job["folder"]), job["fault"]
+    folder, fault = Path(job["folder"]), job["design"]
     newest = folder / "checkpoints" / f"checkpoint-{job['at']}"
     arguments = TrainingArguments(
         output_dir=str(folder / "checkpoints"),
@@ -61,6 +62,7 @@ def train_llama(job: dict[str, Any]) -> str:
     trainer = Trainer(model=model, args=arguments, train_dataset=Tokens(seed))
     trainer.add_callback(StabilityCallback(trainer, state_dir=folder / "state", run="llama"))
     trainer.add_callback(Until(steps))
+    trainer.add_callback(Spoil(trainer, fault))
     if fault == "scheduler lost":
         trainer._load_optimizer_and_scheduler = lambda _: None  # DeepSpeed has loaded its own part
     with _without_moments() if fault == "optimizer state not loaded" else contextlib.nullcontext():
@@ -80,6 +82,17 @@ def _without_moments() -> Any:
         yield
     finally:
         deepspeed.DeepSpeedEngine.load_checkpoint = load
+
+
+class Spoil(TrainerCallback):  # type: ignore[misc]
+    """After the load, before the first step."""
+
+    def __init__(self, trainer: Trainer, design: str | None) -> None:
+        self._trainer, self._design = trainer, design
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        if self._design is not None:
+            spoil(self._trainer.model_wrapped, self._design, blocks=("layers.0.", "layers.1."))
 
 
 class Until(TrainerCallback):  # type: ignore[misc]

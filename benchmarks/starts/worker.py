@@ -16,9 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
+from benchmarks.starts.state_faults import spoil
 from trainer_hooks.control.start import Start
 from trainer_hooks.gpt import checkpoint, train
 from trainer_hooks.gpt.arguments import parse
@@ -43,7 +45,7 @@ class Trainer(train.Trainer):
     """Ours, with one fault at the resume."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        self.fault, at, amount = job["fault"], job["at"], job["amount"]
+        self.fault, at, amount = job["design"], job["at"], job["amount"]
         with _patched(self.fault, at):
             super().__init__(parse(self._arguments(job)))
         match self.fault:
@@ -61,6 +63,12 @@ class Trainer(train.Trainer):
                 self.data.order = DataOrder(self.corpus.training_samples, self.settings.seed + 1000)
             case "loss scale reset":
                 self.engine.optimizer.loss_scale = 2.0**10
+            case "half a batch skipped":
+                self._feed_from(self.settings.global_batch // 2)
+            case "other dropout masks":
+                torch.manual_seed(12345)
+            case str():
+                spoil(self.engine, self.fault)
 
     @staticmethod
     def _arguments(job: dict[str, Any]) -> list[str]:
@@ -124,11 +132,19 @@ def _ignored(start: Start) -> Start:
 def _files_for(job: dict[str, Any]) -> None:
     """Faults of the files themselves; on rank 0."""
     folder = Path(job["folder"]) / "checkpoints"
-    if job["fault"] == "started from scratch":
+    if job["design"] == "started from scratch":
         (folder / "latest").unlink(missing_ok=True)
-    if job["fault"] == "wrong shard of one rank":
-        for shard in (folder / f"global_step{job['at']}").glob("*pp_rank_1_*optim_states.pt"):
-            shutil.copyfile(shard.with_name(shard.name.replace("pp_rank_1_", "pp_rank_0_")), shard)
+    for shard in (folder / f"global_step{job['at']}").glob("*pp_rank_1_*optim_states.pt"):
+        of_rank_0 = shard.with_name(shard.name.replace("pp_rank_1_", "pp_rank_0_"))
+        match job["design"]:
+            case "wrong shard of one rank":
+                shutil.copyfile(of_rank_0, shard)
+            case "two ranks' shards exchanged":
+                of_rank_0.rename(kept := shard.with_suffix(".kept"))
+                shard.rename(of_rank_0)
+                kept.rename(shard)
+            case "older shard of one rank":
+                shutil.copyfile(folder / f"global_step{job['at'] // 2}" / shard.name, shard)
 
 
 def _train(job: dict[str, Any]) -> str:

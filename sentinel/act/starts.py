@@ -88,7 +88,10 @@ def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
             later.append(sample)
     trail.foresee(at, foreseen(parent, at))
     layers = next((one for one in parent.layers if one.global_step == at), None)
-    return Ancestor(started=parent.started, recent=tuple(recent), later=tuple(later), layers=layers, trail=trail)
+    saved = next((one for one in reversed(parent.states) if one.global_step == at), None)
+    return Ancestor(
+        started=parent.started, recent=tuple(recent), later=tuple(later), layers=layers, saved=saved, trail=trail
+    )
 
 
 def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:

@@ -16,10 +16,11 @@ from sentinel.vocabulary.sample import (
     RunStarted,
     Sample,
     StateLoaded,
+    StateSaved,
     Validation,
 )
 
-SAVES_WITH_LAYERS = 16  # Saves of an attempt whose layers are kept: a start is compared with what was saved
+SAVES_WITH_STATE = 16  # Saves of an attempt whose state and layers are kept: a start is compared with what was saved
 LAST_SAMPLES = 512  # Samples of the newest attempt that a history keeps at hand where the others can be asked for again
 
 
@@ -28,6 +29,7 @@ class Attempt:
     number: int
     started: RunStarted | None = None
     loaded: StateLoaded | None = None
+    states: list[StateSaved] = field(default_factory=list)  # Of the last saves
     # In order; where the others can be asked for again the last ones only, and one of an attempt that has a successor.
     samples: list[Sample] = field(default_factory=list)
     made: int = 0  # Samples so far, those included that are not at hand
@@ -115,6 +117,9 @@ class History:
                 attempt.started = record
             case StateLoaded():
                 attempt.loaded = record
+            case StateSaved():
+                attempt.states.append(record)
+                del attempt.states[:-SAVES_WITH_STATE]
             case Validation():
                 attempt.validations.append(record)
             case CheckpointSaved():
@@ -151,7 +156,7 @@ class History:
 
     def _keep_layers(self, attempt: Attempt, reading: LayerVariance) -> None:
         """All of them; where samples are asked for again the last one, and those of the last saves."""
-        kept, saved = attempt.layers, {s.global_step for s in attempt.saved[-SAVES_WITH_LAYERS:]}
+        kept, saved = attempt.layers, {s.global_step for s in attempt.saved[-SAVES_WITH_STATE:]}
         if self._again is not None:
             kept[:] = [one for one in kept if one.global_step in saved]
         kept.append(reading)

@@ -120,11 +120,13 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoiltSpan:
-    """Steps whose checkpoints hold another model than the run's: what an attempt loaded was not what was saved."""
+    """Steps whose checkpoints hold another model than the run's: what an attempt loaded was not what was saved. While
+    `pending`, they may: the audit of its start is not over."""
 
     first_step: int
     last_step: int
     reason: str
+    pending: bool = False
 
     @property
     def sentence(self) -> str:

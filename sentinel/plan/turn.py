@@ -119,8 +119,8 @@ def _to_pin(facts: Facts, policy: Policy) -> tuple[str, ...] | None:
     if not (wanted and healthy) or facts.readings.last_step is None or facts.run.open_incident is not None:
         return None
     limit = facts.readings.last_step - policy.margin_steps
-    whole = [c for c in facts.run.checkpoints if c.complete and not c.only_pinned]
-    newest = next((c.tag for c in reversed(whole) if c.global_step <= limit), None)
+    whole = [c for c in facts.run.checkpoints if c.complete and not c.only_pinned and c.global_step <= limit]
+    newest = next((c.tag for c in reversed(whole) if facts.run.unhealthy_at(c.global_step) is None), None)
     tags = (newest if policy.pin_last_healthy else None, _warned_pin(facts, policy))
     return tuple(dict.fromkeys(tag for tag in tags if tag is not None))
 

@@ -87,17 +87,37 @@ class LayerVariance(AtStep):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateLoaded(AtStep):
-    """Adam's state as a resumed attempt has it before its first update: what the checkpoint has really brought back.
-    The step is the one that it resumes from; the fields are those of a Sample of the step that was saved, all 0, or
-    None, where the moments were not loaded."""
+class State(AtStep):
+    """Adam's moments and the parameters that it updates, before the next update: over all ranks, and in their parts.
+    Sums and norms count each element once, whatever ranks hold it. None, or empty: not measured."""
 
     adam_variance_l1: float | None = None
     adam_variance_max: float | None = None
     momentum_l2: float | None = None
     param_norm: float | None = None
+    adam_step: int | None = None  # Updates that Adam has counted, the largest count of any parameter on any rank
+    adam_step_least: int | None = None  # The smallest of the ranks' largest counts
     layers: tuple[str, ...] = ()  # As those of LayerVariance
     layer_variance_l1: tuple[float, ...] = ()
+    layer_variance_max: tuple[float, ...] = ()
+    layer_momentum_l2: tuple[float, ...] = ()
+    layer_param_norm: tuple[float, ...] = ()
+    # Of what lies on each rank, in the order of the ranks. More than 512 ranks share 512 entries, neighbours one entry:
+    # of these the first counts once, the second twice, and so on, so that an exchange of two shows.
+    rank_variance_l1: tuple[float, ...] = ()
+    rank_momentum_l2: tuple[float, ...] = ()
+    rank_param_norm: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSaved(State):
+    """The state that a checkpoint of this step is made of, measured when the save begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLoaded(State):
+    """The state as a resumed attempt has it before its first update: what the checkpoint has really brought back. The
+    step is the one that it resumes from; the variances are 0, or None, where the moments were not loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +200,7 @@ class RunStarted(SharedSettings):
     gradient_clipping: float | None = None  # Largest global L2 norm of the gradient; 0 does not clip
     free: dict[str, Any] | None = None  # The free-form changes that the trainer has made, as overrides.json gave them
     checkpoint_interval_steps: int | None = None
+    accumulation_steps: int | None = None  # Micro-batches of the first step on each data-parallel rank
     world_size: int | None = None
     # What reads Adam's state on rank 0: native (C, on the CPU), triton (CUDA), chunked (torch's operations, slower);
     # several, joined by " and ", where the state lies on several devices.
@@ -195,12 +216,21 @@ class RunStarted(SharedSettings):
 
 
 Record = (
-    Sample | RunStarted | StateLoaded | LayerVariance | Validation | CheckpointSaved | RanksStandStill | RunFinished
+    Sample
+    | RunStarted
+    | StateLoaded
+    | StateSaved
+    | LayerVariance
+    | Validation
+    | CheckpointSaved
+    | RanksStandStill
+    | RunFinished
 )
 KINDS: dict[str, type[Record]] = {
     "sample": Sample,
     "run_started": RunStarted,
     "state_loaded": StateLoaded,
+    "state_saved": StateSaved,
     "layer_variance": LayerVariance,
     "validation": Validation,
     "checkpoint_saved": CheckpointSaved,

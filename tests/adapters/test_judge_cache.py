@@ -26,7 +26,7 @@ from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.judge.history import History
 from sentinel.judge.kept_state import to_data
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, StateLoaded, encode
+from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, StateLoaded, StateSaved, encode
 from tests.support.kept_configs import config_of
 from tests.support.lives import life, stories
 
@@ -331,7 +331,8 @@ def test_a_state_is_written_seldom(tmp_path: Path) -> None:
 
 def test_the_run_before_a_start_is_read_once_by_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_ancestor, "_LEAST_STEPS", 100)
-    tell(tmp_path, two_attempts())
+    saved = StateSaved(attempt=1, global_step=800, time_unix_s=0.0, adam_variance_l1=0.5, rank_variance_l1=(0.2, 0.3))
+    tell(tmp_path, [saved, *two_attempts()])
     read = []
     for _ in range(2):
         watching = Watching(tmp_path)
@@ -342,6 +343,7 @@ def test_the_run_before_a_start_is_read_once_by_status(tmp_path: Path, monkeypat
     assert whole is not None
     assert kept is not None
     assert (all_read > 800, read_again) == (True, 0)
+    assert kept.saved == saved
     assert repr(replace(kept, trail=None)) == repr(replace(whole, trail=None))  # type: ignore[arg-type]
     assert [list(column) for column in kept_ancestor._columns(kept.trail)] == [
         list(column) for column in kept_ancestor._columns(whole.trail)

@@ -69,6 +69,23 @@ def test_saves_after_a_start_that_loaded_another_state_are_not_certified(tmp_pat
     assert len(again) == len(events)  # it is audited once, and paged once
 
 
+@pytest.mark.parametrize("made", [19, 20])
+def test_a_save_is_not_healthy_before_the_audit_of_its_start_is_over(tmp_path: Path, made: int) -> None:
+    config = configured(tmp_path, LOADED)
+    journal = tmp_path / "state" / "attempts" / "0002.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[:2] + lines[22 - made :]))  # its start, what it loaded, samples, its save
+    before, during = asked(config, "checkpoints", "--json")
+    assert (before["healthy"], before["certified"]) == (True, True)
+    over = made == 20
+    assert (during["healthy"], during["certified"]) == (True if over else None, over)
+    assert during["why_not"] == (
+        None if over else "the audit of attempt 2's start is not over: 19 of 20 steps are made"
+    )
+    target = asked(config, "rollback", "--to", "global_step120", "--dry-run", "--json")
+    assert ("is not over" in (target["refusal"] or "")) != over
+
+
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_start_that_goes_on_is_recorded_and_pages_nobody(tmp_path: Path, watched: bool) -> None:
     config = configured(tmp_path, LOADED)

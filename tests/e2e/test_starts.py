@@ -33,7 +33,8 @@ def test_a_resume_goes_on_and_a_start_without_latest_is_told(tmp_path: Path) -> 
     resumed = watched(tmp_path)
     assert (resumed["attempt"], resumed["verdict"]) == (2, "continued")
     confirmed = {check["what"] for check in resumed["checks"] if check["answer"] == "confirmed"}
-    assert confirmed >= {"checkpoint", "state", "learning rate", "position", "data order", "loss"}
+    assert confirmed >= {"checkpoint", "state", "learning rate", "position", "data order", "loss", "gradient"}
+    assert "Adam's step" in confirmed
     train(tmp_path, "--steps", "30", *STEPS)  # saves at its last step
     train(tmp_path, "--steps", "33", *STEPS)
     foreseen = {check["what"]: check["answer"] for check in watched(tmp_path)["checks"]}

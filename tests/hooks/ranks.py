@@ -31,6 +31,7 @@ from trainer_hooks.sample import gathering
 from trainer_hooks.sample.gathering import Gathering
 
 STEPS, EVERY = 60, 3  # steps of a case, and every how many a step has layers
+SAVES = 20  # every how many steps the state is read in its parts
 LAYERS = 90  # three frames
 
 
@@ -46,11 +47,16 @@ class Numbers:
 
     def rank_reading(self) -> dict[str, float]:
         one = float(1000 * self.step + self.rank)
-        return {"loss": one, "variance_l1": one, "variance_top": one**2, "batch_digest": self.step}
+        squares = dict.fromkeys(("momentum_squares", "parameter_squares", "update_squares"), one**2)
+        read = {"loss": one, "variance_l1": one, "variance_top": one**2, "batch_digest": self.step, "elements": 1.0}
+        return read | squares | {"adam_step": self.step + self.rank}
 
     def layer_rows(self, layers: list[str]) -> tuple[list[float], list[float], list[float]]:
         mine = [float(self.step + self.rank + n) for n in range(len(layers))]
         return mine, [0.0] * len(layers), [x**2 for x in mine]
+
+    def layer_squares(self, layers: list[str]) -> tuple[list[float], list[float]]:
+        return [float(n) for n in range(len(layers))], [float(self.rank)] * len(layers)
 
 
 def expected(step: int, world: int, layers: int) -> dict[str, Any]:
@@ -93,11 +99,15 @@ class Training:
     def __init__(self, ranks: Ranks, layers: int = LAYERS) -> None:
         self.ranks = ranks
         self.reported: dict[int, dict[str, Any] | None] = {}
+        self.states: dict[int, bool] = {}  # step -> whether the state's parts are those of all ranks, in their order
         self.errors: list[str] = []
         self.names = ranks.union([f"block {n}" for n in range(layers - (ranks.rank < ranks.world - 1))])
         self.gathering = Gathering(ranks, self.names, self._report, KeepsErrors(self.errors))
 
     def _report(self, facts: Any, reading: Any, layers: Any) -> None:
+        if isinstance(facts, tuple):
+            self.states[facts[0]] = layers is not None and self._is_state_of(facts[0], layers)
+            return
         if reading is not None:
             names = ("loss", "adam_variance_l1", "adam_variance_max", "loss_spread")
             of_layers = layers or {"adam_variance_l1": None, "adam_variance_max": None}
@@ -105,6 +115,25 @@ class Training:
             rows = dict(zip(("layers", "tops"), (None if x is None else list(x) for x in lists), strict=True))
             reading = {name: reading[name] for name in names} | rows
         self.reported[facts] = reading
+
+    def _is_state_of(self, step: int, parts: Any) -> bool:
+        world, count = self.ranks.world, len(self.names.names or [])
+        ones = tuple(float(1000 * step + rank) for rank in range(world))
+        wanted = {
+            "rank_variance_l1": ones,
+            "rank_momentum_l2": ones,
+            "rank_param_norm": ones,
+            "adam_step": step + world - 1,
+            "adam_step_least": step,
+            "layer_momentum_l2": tuple(math.sqrt(world * n) for n in range(count)),
+            "layer_param_norm": (math.sqrt(world * (world - 1) / 2),) * count,
+        }
+        return wanted.items() <= parts.items()
+
+    def state(self, step: int) -> None:
+        numbers: Any = Numbers(step, self.ranks.rank)
+        facts = (step,) if self.ranks.rank == 0 else None
+        self.gathering.add(step, facts, numbers, layered=True, state=True)
 
     def step(self, step: int) -> None:
         rank = self.ranks.rank
@@ -130,6 +159,7 @@ class Training:
         return {
             "right": len([got for got in self.reported.values() if got is not None]) - len(self.wrong()),
             "wrong": self.wrong(),
+            "states": self.states,
             "errors": sorted(set(self.errors)),
             "over": self.ranks.why_over,
         }
@@ -147,6 +177,8 @@ def pauses(fan: int) -> dict[str, Any]:
             dist.all_reduce(theirs)
             assert theirs.tolist() == [10.0 * ranks * (ranks + 1) / 2, 20.0 * ranks * (ranks + 1) / 2]
         training.step(step)
+        if step % SAVES == 0:
+            training.state(step)
         exchanged.append(training.ranks.exchange([step * (dist.get_rank() == step % ranks), -dist.get_rank()]))
     training.end()
     got = [exchange.wait(20) for exchange in exchanged]

@@ -63,6 +63,7 @@ def test_every_step_is_added_up_with_no_other_step(cases: dict[str, Case], name:
     """Every rank has other numbers at each step, pauses at random, and exchanges numbers in between."""
     first = cases[name][0]
     assert (first["levels"], first["right"], first["wrong"]) == (levels, STEPS, [])
+    assert first["states"] == {"20": True, "40": True, "60": True}
     assert all(told["errors"] == [] and told["over"] is None for told in cases[name].values())
 
 

@@ -14,7 +14,7 @@ import pytest
 from sentinel.adapters.journal import Journals
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.sample import RunStarted, Sample
+from sentinel.vocabulary.sample import RunStarted, Sample, StateSaved
 from tests.hooks.torchrun import lines_of
 
 pytestmark = pytest.mark.full
@@ -141,4 +141,8 @@ def test_one_process_without_deepspeed_is_measured_though_its_inputs_are_no_toke
         (3, 24, 24),
     ]
     assert None not in [value for s in samples for value in (s.grad_norm, s.adam_variance_l1, s.adam_variance_max)]
+    (saved,) = (r for r in rest if isinstance(r, StateSaved))
+    assert (saved.global_step, saved.adam_step, saved.adam_step_least) == (2, 2, 2)
+    assert saved.rank_variance_l1 == (saved.adam_variance_l1,) == (samples[1].adam_variance_l1,)
+    assert sum(saved.layer_variance_l1) == pytest.approx(saved.adam_variance_l1)
     assert "sentinel could not" not in ran.stderr

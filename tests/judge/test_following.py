@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sentinel.act.following import Following
 from sentinel.act.look import Look
 from sentinel.act.past import PastReader
-from sentinel.judge.history import SAVES_WITH_LAYERS, History
+from sentinel.judge.history import SAVES_WITH_STATE, History
 from sentinel.judge.recovery_check import WINDOW, BestMean, Danger
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -128,7 +128,7 @@ def test_no_more_than_the_last_samples_of_the_newest_attempt_are_kept(pieces: li
     for number, attempt in watched.history.attempts.items():
         assert len(attempt.samples) <= (LAST * 5 // 4 if number == watched.latest else 1)
         assert attempt.made == sum(isinstance(r, Sample) and r.attempt == number for r in watched.all.records)
-        assert len(attempt.layers) <= SAVES_WITH_LAYERS + 1
+        assert len(attempt.layers) <= SAVES_WITH_STATE + 1
 
 
 def test_a_run_that_goes_on_is_never_gone_through_again() -> None:

@@ -19,7 +19,7 @@ from sentinel.plan.facts import Failure, Memory, Outcome, Readings
 from sentinel.plan.incident.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
-from sentinel.plan.observation import AttemptSeen, JobsSeen, Sign, WriterSeen
+from sentinel.plan.observation import AttemptSeen, JobsSeen, Sign, SpoiltSpan, WriterSeen
 from sentinel.plan.restart.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.starts.evidence import Evidence
 from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
@@ -452,6 +452,9 @@ def test_a_turn_that_failed_does_nothing_more() -> None:
     assert turn.failing
 
 
+NOT_AUDITED = SpoiltSpan(first_step=61, last_step=1060, reason="the audit of its start is not over", pending=True)
+
+
 @pytest.mark.parametrize(
     ("verdict", "policy", "seen", "tag"),
     [
@@ -463,6 +466,12 @@ def test_a_turn_that_failed_does_nothing_more() -> None:
         (SPIKE, ACT, {}, None),
         (HEALTHY, ACT, {"checkpoints": (checkpoint(70, complete=False), checkpoint(60))}, "global_step60"),
         (HEALTHY, ACT, {"checkpoints": (checkpoint(80),)}, ""),
+        (
+            HEALTHY,
+            ACT,
+            {"checkpoints": (checkpoint(60), checkpoint(70)), "spoilt_spans": (NOT_AUDITED,)},
+            "global_step60",
+        ),
     ],
 )
 def test_the_checkpoint_that_is_pinned_is_the_newest_whole_one_left_behind_in_health(

@@ -155,6 +155,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Reports the checkpoint: DeepSpeed's part is whole on every rank, other ranks may yet write an rng_state."""
+        if self.hook is not None:
+            self.hook.save_coming()  # without DeepSpeed no engine's save has called it
         with self._guard("report the checkpoint"):
             applied = self._applied
             if self.hook is not None and applied is not None and not args.save_only_model:  # weights alone: no resume

@@ -18,7 +18,7 @@ BYTES = 8 * (FRAME - _HEAD)  # bytes of a frame that carries text
 KIND, CHANNEL, NUMBER, PART = range(4)
 _REFUSED = 4  # how many of the rows so far were of something else
 
-STEP, EXCHANGE, SIZE, TEXT = range(1, 5)  # the kinds
+STEP, EXCHANGE, SIZE, TEXT, STATE = range(1, 6)  # the kinds
 
 
 def frame_of(kind: int, channel: int, number: int, part: int) -> Tensor:

@@ -79,6 +79,7 @@ def facts(engine: Any) -> dict[str, Any]:
         "precision": "fp16" if fp16 else "bf16" if engine.bfloat16_enabled() else "fp32",
         "loss_scale": loss_scale(engine.optimizer) if fp16 else None,
         "parameters": _parameters(engine),
+        "accumulation_steps": int(engine.gradient_accumulation_steps()),
     }
 
 

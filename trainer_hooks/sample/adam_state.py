@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer_hooks.sample.hyperparameters import Group, Hyperparameters
+from trainer_hooks.sample.hyperparameters import Group, Hyperparameters, largest
 from trainer_hooks.sample.one_pass import AdamConstants, Piece, identity, why_unreadable
 from trainer_hooks.sample.owners import Owner, inner_optimizers, local, numbers_of_groups, one_per_parameter, owners_of
 from trainer_hooks.sample.replicas import Replicas
@@ -79,6 +79,11 @@ class AdamState:
         self.owned = sum(self._replicas.owned(p) for p in self._engine.module.parameters() if p.requires_grad)
         self._seen, self._seen_beside = seen, self._beside()
         return found.pieces
+
+    def step(self) -> Any:
+        """The largest count of updates that Adam has for a parameter here: a number or a tensor; None: it has none."""
+        counts = [state["step"] for _, _, state in self._states() if state.get("step") is not None]
+        return largest(counts) if counts else None
 
     def update_coming(self) -> None:
         """Before each update."""

@@ -29,10 +29,12 @@ class Arrivals:
     def layers(self) -> tuple[str, ...]:
         return self._gathering.layers
 
-    def add(self, step: int, facts: Any, measurement: Measurement | None, *, layered: bool) -> None:
-        """A step that was made; see `Gathering.add`."""
+    def add(
+        self, step: int, facts: Any, measurement: Measurement | None, *, layered: bool, state: bool = False
+    ) -> None:
+        """A step that was made, or the state at a save or a start; see `Gathering.add`."""
         with self._guard("gather the ranks' readings"):
-            self._gathering.add(step, facts, measurement, layered=layered)
+            self._gathering.add(step, facts, measurement, layered=layered, state=state)
 
     def micro_batch_seen(self) -> None:
         """The training thread lives."""

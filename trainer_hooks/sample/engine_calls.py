@@ -24,6 +24,8 @@ class StepHook(TakesLogits, Protocol):
 
     def saves_to(self, folder: str) -> None: ...
 
+    def save_coming(self) -> None: ...
+
 
 def wrap_engine(engine: Any, hook: StepHook) -> None:
     """Calls the hook from the engine's own methods, whose arguments and results stay unchanged."""
@@ -35,7 +37,7 @@ def wrap_engine(engine: Any, hook: StepHook) -> None:
     if hasattr(engine, "load_checkpoint"):
         before(engine, "load_checkpoint", lambda *_, **__: hook.load_coming())
     if hasattr(engine, "save_checkpoint"):
-        before(engine, "save_checkpoint", lambda save_dir, *_, **__: hook.saves_to(save_dir))
+        before(engine, "save_checkpoint", partial(_save_coming, hook))
     if hasattr(engine, "register_forward_hook"):
         watch_outputs(engine, hook)
     if hasattr(engine, "train_batch"):
@@ -59,6 +61,11 @@ def before(owner: Any, name: str, what: Callable[..., None]) -> None:
         return method(*args, **kwargs)
 
     setattr(owner, name, hooked)
+
+
+def _save_coming(hook: StepHook, save_dir: Any, *_: Any, **__: Any) -> None:
+    hook.saves_to(save_dir)
+    hook.save_coming()
 
 
 def _take_loss(hook: StepHook, loss: Any, *args: Any, **kwargs: Any) -> None:

@@ -20,19 +20,20 @@ from typing import Any
 from torch import Tensor
 
 from trainer_hooks.errors import Guard
-from trainer_hooks.ranks.frame import STEP, TOPS, contents, filled, frame_of, refused
+from trainer_hooks.ranks.frame import STATE, STEP, SUMS, TOPS, contents, filled, frame_of, refused
 from trainer_hooks.ranks.groups import Levels
 from trainer_hooks.ranks.names import Union
 from trainer_hooks.ranks.ranks import Ranks
 from trainer_hooks.sample.reading import ADDED, LARGEST, Measurement, Reading, reading_of, rows_of
+from trainer_hooks.sample.state_parts import parts_of, rows_of_parts
 
 _MOST_STEPS = 100
 """Steps whose readings may be on their way. Those of more are left out: a rank or the network is taken to hang."""
 
 _POLL_S = 50e-6  # between two looks whether a measurement is on the host, of a rank that is alone
 
-LayerValues = dict[str, tuple[float, ...]]
-"""Of every layer over all ranks the fields of LayerVariance."""
+LayerValues = dict[str, Any]
+"""Of every layer over all ranks the fields of LayerVariance; of a state the parts of State as well."""
 
 Report = Callable[[Any, Reading | None, LayerValues | None], None]
 """(facts, reading, layers): no reading where the other ranks' cannot come, no layers where they were not read."""
@@ -47,6 +48,7 @@ class _Step:
     facts: Any  # for `report`; None where there is nothing to report
     measurement: Measurement | None  # none where this rank could not begin to measure
     layered: bool
+    state: bool  # whether it is no step, but the state at a save or a start, in its parts
 
     def run(self, levels: Levels) -> None:
         self.gathering.send(self, levels)
@@ -78,12 +80,22 @@ class Gathering:
         """Steps whose readings this rank has not sent yet; on rank 0, those whose readings have not come."""
         return self._under_way
 
-    def add(self, global_step: int, facts: Any, measurement: Measurement | None, *, layered: bool) -> None:
-        """Takes up a step, on every rank. RuntimeError when too many are on their way: the step's row is empty."""
+    def add(
+        self, global_step: int, facts: Any, measurement: Measurement | None, *, layered: bool, state: bool = False
+    ) -> None:
+        """Takes up a step, on every rank, or the `state` after it. RuntimeError when too many are on their way: the
+        step's row is empty."""
         too_many = self._under_way >= _MOST_STEPS
         if too_many:
             facts = measurement = None
-        step = _Step(gathering=self, global_step=global_step, facts=facts, measurement=measurement, layered=layered)
+        step = _Step(
+            gathering=self,
+            global_step=global_step,
+            facts=facts,
+            measurement=measurement,
+            layered=layered,
+            state=state,
+        )
         with self._news:
             self._under_way += 1
         if self._ranks.world == 1:
@@ -122,18 +134,24 @@ class Gathering:
             return
         error, reading = None, None
         none = [0.0] * len(layers), [0.0] * len(layers), [-math.inf] * len(layers)
-        of_layers = none
+        of_layers, squares = none, (none[0], none[0])
         if step.measurement is not None:
             levels.wait_for(step.measurement.ready)
             try:
                 reading = step.measurement.rank_reading()
                 of_layers = step.measurement.layer_rows(layers) if step.layered else none
+                squares = step.measurement.layer_squares(layers) if step.state else squares
             except Exception as failed:  # noqa: BLE001 - for the training thread, whose guard counts it
-                error, reading, of_layers = failed, None, none
+                error, reading, of_layers, squares = failed, None, none, (none[0], none[0])
         rows = [rows_of(reading, world=self._ranks.world)]
         if step.layered:
             rows += [_part(of_layers, first) for first in range(0, len(layers), TOPS)]
-        heads = (frame_of(STEP, self._layers.channel, step.global_step, part) for part in range(len(rows)))
+        if step.state:
+            rows += rows_of_parts(reading, squares, rank=self._ranks.rank, world=self._ranks.world)
+        heads = (
+            frame_of(STATE if step.state else STEP, self._layers.channel, step.global_step, part)
+            for part in range(len(rows))
+        )
         combined = [levels.top_of(filled(head, *row)) for head, row in zip(heads, rows, strict=True)]
         try:
             self.arrived(step, error or self._read(step, combined, layers))
@@ -158,14 +176,20 @@ class Gathering:
         reading = reading_of(*contents(whole[0], ADDED, LARGEST), global_step=step.global_step, world=self._ranks.world)
         if len(whole) == 1 or reading["adam_variance_l1"] is None:
             return reading, None
+        of_layers = 1 + -(-len(layers) // TOPS)
         l1: list[float] = []
         largest: list[float] = []
-        for first, frame in zip(range(0, len(layers), TOPS), whole[1:], strict=True):
+        for first, frame in zip(range(0, len(layers), TOPS), whole[1:of_layers], strict=True):
             count = min(TOPS, len(layers) - first)
             sums, tops = contents(frame, 2 * count, count)
             l1 += sums[:count]
             largest += [math.nan if n else math.sqrt(max(0.0, v)) for v, n in zip(tops, sums[count:], strict=True)]
-        return reading, {"adam_variance_l1": tuple(l1), "adam_variance_max": tuple(largest)}
+        values: LayerValues = {"adam_variance_l1": tuple(l1), "adam_variance_max": tuple(largest)}
+        if step.state:
+            parts = [contents(frame, SUMS, TOPS) for frame in whole[of_layers:]]
+            with_moments = reading["momentum_l2"] is not None
+            values |= parts_of(parts, layers=len(layers), world=self._ranks.world, with_moments=with_moments)
+        return reading, values
 
     def _read_alone(self, deadline: float) -> None:
         """The steps of a rank that has no others, as far as they are on the host."""

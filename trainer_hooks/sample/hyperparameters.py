@@ -55,7 +55,7 @@ class Hyperparameters:
         for key, (group, states) in new.items():
             steps = _steps(states, group)
             if key not in self._read and any(on_device(number) for number in (*steps, *group["betas"])):
-                numbers[key] = [_largest(steps), *group["betas"]]
+                numbers[key] = [largest(steps), *group["betas"]]
         there = [n.detach().double().reshape(()) for some in numbers.values() for n in some if on_device(n)]
         told = iter(torch.stack(there).tolist() if there else ())  # the host waits here
         for key, some in numbers.items():
@@ -69,7 +69,7 @@ class Hyperparameters:
             steps, beta1, beta2, then = self._read[key]
             step = int(steps) + self.updates() - then
         else:
-            step = int(_largest(_steps(states, group)))
+            step = int(largest(_steps(states, group)))
             beta1, beta2 = (float(beta) for beta in group["betas"])
         if type(optimizer).__module__.startswith("deepspeed."):
             # its kernels take them in float32: 1 - 0.999f is 0.00100005
@@ -95,7 +95,7 @@ def _steps(states: Iterable[Mapping[str, Any]], group: Mapping[str, Any]) -> lis
     return [state.get("step", group.get("step", 1)) for state in states]
 
 
-def _largest(steps: Sequence[Any]) -> Any:
+def largest(steps: Sequence[Any]) -> Any:
     """FusedAdam counts in the last tensor alone; an expert that few tokens reach has had fewer updates."""
     there = [step for step in steps if on_device(step)]
     here = max((float(step) for step in steps if not on_device(step)), default=0.0)

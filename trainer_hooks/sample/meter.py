@@ -179,10 +179,11 @@ class Meter:
         scalars = {"loss": loss, **norms, "batch_digest": digest, "lr": step.lr, **step.logits}
         return self._measurement(scalars, with_moments=with_moments, waits=False)
 
-    def loaded(self) -> Measurement:
-        """As `measure`, of the state as it is before the first update: what a checkpoint has brought back."""
+    def state(self) -> Measurement:
+        """As `measure`, of the state as it is now: at a save, or before the first update after a load."""
         self.look(whole=True)
-        return self._measurement({}, with_moments=True, waits=True)
+        step = self._state.step() if "variance" in self._measured else None
+        return self._measurement({"adam_step": step}, with_moments=True, waits=True)
 
     def _measurement(self, scalars: dict[str, Any], *, with_moments: bool, waits: bool) -> Measurement:
         """`waits`: an update follows at once, so nothing is left to a thread."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.sample import Sample, StateLoaded
+from sentinel.vocabulary.sample import Sample, StateLoaded, StateSaved
 from trainer_hooks.sample.offloaded import Pending
 from trainer_hooks.sample.one_pass import Part, Piece
 from trainer_hooks.sample.to_host import Copies, on_device
@@ -35,6 +35,7 @@ before they are averaged; `variance_l1`: sum of sqrt(v) by share, `variance_top`
 `update_squares` (before lr), `momentum_squares`, `parameter_squares`: sums by share, over so many `elements` by share;
 `elements_known` by share of those `elements_owned` (of trainable parameters) whose v is known, once an update was made;
 `lr`: on rank 0, where the optimizer has it on a device;
+`adam_step`: the largest count of updates that Adam has for a parameter on the rank, of a state at a save or a start;
 `attention_logit`, `output_logit`: largest magnitude that was given, inf where one was nan; `batch_digest`."""
 
 
@@ -107,6 +108,19 @@ class Measurement:
                 top[at] = max(top[at], largest)
                 nans[at] = max(nans[at], float(math.isnan(largest)))
         return l1, nans, top
+
+    def layer_squares(self, layers: list[str]) -> tuple[list[float], list[float]]:
+        """This rank's part of each of the layers, to be added: the sums of m² and of parameter². 0 where not read."""
+        _, rows = self._on_the_host()
+        position = {layer: i for i, layer in enumerate(layers)}
+        momentum, parameter = [0.0] * len(layers), [0.0] * len(layers)
+        if rows is not None and self.with_moments:
+            for piece, m, p in zip(self.pieces, rows[2].tolist(), rows[4].tolist(), strict=True):
+                at = position.get(piece.layer or "")
+                if at is not None:
+                    momentum[at] += piece.share * m
+                    parameter[at] += piece.share * p
+        return momentum, parameter
 
     def _on_the_host(self) -> tuple[dict[str, Any], Tensor | None]:
         """The scalars, and (R, S) rows; None where a thread did not read its own to the end."""
@@ -246,16 +260,24 @@ def make_sample(attempt: int, facts: Mapping[str, Any], reading: Reading, minimu
     return Sample(attempt=attempt, loss_ratio=ratio, loss_ratio_all_lengths=over_all, **facts, **reading)
 
 
-def state_loaded(
-    attempt: int, step: int, reading: Reading, names: tuple[str, ...], layers: Mapping[str, Any] | None
-) -> StateLoaded:
-    """The readings of the state before the first update, which a checkpoint has brought back."""
+def state_record(
+    kind: type[StateLoaded | StateSaved],
+    step: int,
+    attempt: int,
+    reading: Reading,
+    names: tuple[str, ...],
+    layers: Mapping[str, Any] | None,
+) -> StateLoaded | StateSaved:
+    """The readings of the state: at a save, or before the first update, as a checkpoint has brought it back."""
     of_all = ("adam_variance_l1", "adam_variance_max", "momentum_l2", "param_norm")
-    return StateLoaded(
+    parts = dict(layers or {})
+    of_layers = {f"layer_{name.removeprefix('adam_')}": parts.pop(name) for name in of_all[:2]} if parts else {}
+    return kind(
         attempt=attempt,
         global_step=step,
         time_unix_s=time.time(),
         **{name: reading[name] for name in of_all},
-        layers=names if layers else (),
-        layer_variance_l1=layers["adam_variance_l1"] if layers else (),
+        layers=names if parts else (),
+        **of_layers,
+        **parts,
     )

@@ -12,7 +12,7 @@ from sentinel.plan.incident.baseline import baseline_of
 from sentinel.plan.incident.incident import Event, Rollback
 from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.proof import Check
-from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, StateLoaded
+from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, StateLoaded, StateSaved
 
 FIRST = 20  # steps of a start that are looked at
 RECENT = 64  # samples before it that its loss, LR and batch are compared with
@@ -20,8 +20,14 @@ RECENT = 64  # samples before it that its loss, LR and batch are compared with
 WRONG = "wrong checkpoint"
 SHARD = "wrong shard of one rank"
 MOMENTS = "optimizer state not loaded"
+SHARDS, LAYERS = "shards exchanged", "layers exchanged"
+PARTLY, FIRST_MOMENT, ADAM_STEP = "weights partly loaded", "first moment not loaded", "Adam's step count"
+ROUNDED = "moments rounded"
+ACCUMULATION, PART = "accumulation changed", "part of a batch skipped"
 SKIPPED, REPLAYED, EPOCH = "samples skipped", "samples replayed", "data from epoch start"
-SPOILS = frozenset({WRONG, SHARD, MOMENTS})  # faults that make another model of what is saved next
+SPOILS = frozenset(
+    {WRONG, SHARD, MOMENTS, SHARDS, LAYERS, PARTLY, FIRST_MOMENT, ADAM_STEP}
+)  # faults that make another model of what is saved next
 
 
 class Trail:
@@ -83,6 +89,7 @@ class Ancestor:
     recent: tuple[Sample, ...] = ()  # the last `RECENT` samples up to that step
     later: tuple[Sample, ...] = ()  # up to `FIRST` samples after it, of the attempt that saved the checkpoint
     layers: LayerVariance | None = None  # after that step
+    saved: StateSaved | None = None  # the state that was saved at that step; None from an older hook
     trail: Trail = field(default_factory=Trail)
 
     def at(self, step: int) -> Sample | None:

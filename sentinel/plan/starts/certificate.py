@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sentinel.judge.events import Event as JudgeEvent
@@ -11,7 +11,8 @@ from sentinel.judge.history import Attempt, History
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Event, Incident
 from sentinel.plan.observation import Checkpoint, RunState, SpoiltSpan
-from sentinel.plan.starts.audit import audits_of
+from sentinel.plan.starts.audit import FIRST, StartAudit, audits_of
+from sentinel.vocabulary.sample import ScrapedSample
 
 REBUILT_STEPS = 1000  # after which Adam's second moment (beta2 = 0.999) has forgotten what a start has broken
 
@@ -23,7 +24,8 @@ class Certificate:
     tag: str
     global_step: int
     whole: bool | None  # whether every file of its layout is there, and reading it has found nothing wrong
-    healthy: bool | None  # whether no verdict, unhealthy reading or bad start speaks against its step
+    # Whether no verdict, unhealthy reading or bad start speaks against its step; None before its start's audit is over.
+    healthy: bool | None
     verdict: str | None  # the judge's on its step, as it is now: healthy, spike, diverged
     start: str | None  # of the attempt that saved it: continued, not continued, unknown
     scanned: bool  # whether it was read whole: its digests, and no nan in its floats
@@ -37,12 +39,14 @@ class Certificate:
 
 
 def spoilt_spans(history: History, events: tuple[Event, ...]) -> tuple[SpoiltSpan, ...]:
-    """Where the newest line of descent holds another model than the run's, by the audits of its starts; and where an
-    undo has brought checkpoints back that are after the onset, until an attempt goes on from them."""
+    """Where the newest line of descent holds another model than the run's, by the audits of its starts, or may hold
+    one while the last audit is not over; and where an undo has brought checkpoints back that are after the onset, until
+    an attempt goes on from them."""
     latest, audits = history.latest, audits_of(events)
     spans = list(_brought_back(history, fold(events)))
-    if latest is None or not audits:
+    if latest is None:
         return tuple(spans)
+    spans += _not_yet_audited(latest, audits)
     for attempt, until in history.descent(latest):
         found = audits.get(attempt.number)
         if found is not None and found.spoils:
@@ -51,6 +55,16 @@ def spoilt_spans(history: History, events: tuple[Event, ...]) -> tuple[SpoiltSpa
             why = f"attempt {found.attempt} did not continue the run: {found.reason}"
             spans.append(SpoiltSpan(first_step=span[0], last_step=span[1], reason=why))
     return tuple(spans)
+
+
+def _not_yet_audited(latest: Attempt, audits: Mapping[int, StartAudit]) -> Iterator[SpoiltSpan]:
+    """What the newest attempt saves in the steps that its audit waits for."""
+    at = latest.started.resumed_from if latest.started is not None else None
+    scraped = bool(latest.samples) and isinstance(latest.samples[-1], ScrapedSample)  # these starts have no audit
+    if not at or scraped or latest.number in audits or latest.made >= FIRST or latest.finished is not None:
+        return
+    why = f"the audit of attempt {latest.number}'s start is not over: {latest.made} of {FIRST} steps are made"
+    yield SpoiltSpan(first_step=at + 1, last_step=at + REBUILT_STEPS, reason=why, pending=True)
 
 
 def taken_back(history: History, incidents: Iterable[Incident]) -> tuple[Incident, ...]:
@@ -120,12 +134,14 @@ def certificates(
 
 
 def _verdict(run: RunState, judged: Iterable[JudgeEvent], checkpoint: Checkpoint) -> tuple[str | None, str | None]:
-    """The judge's verdict on its step, and what speaks against it; (None, a sentence) where no reading is known."""
+    """The judge's verdict on its step, and what speaks against it; (None, a sentence) where no reading is known, or the
+    audit of its start is not over."""
     step = checkpoint.global_step
     if step not in run.positions:
         return None, "no reading of its step is known"
     if (found := run.unhealthy_at(step)) is not None:
-        return "diverged", found.reason
+        pending = isinstance(found, SpoiltSpan) and found.pending
+        return (None if pending else "diverged"), found.reason
     at = [e for e in judged if _covers(e, step)]
     if diverged := [e for e in at if e.recommend_rollback]:
         return "diverged", diverged[0].reason

@@ -5,39 +5,40 @@ contradictions the likeliest cause is named: what was loaded comes before what f
 
 - The checkpoint, with what `latest` names and the newest one there: started from scratch, newest checkpoint torn,
   wrong checkpoint.
-- Adam's state before the first update (sum and max of sqrt(v), norms of momentum and parameters), with the readings
-  of the step that was saved, to 1 part in 10^5: optimizer state not loaded, wrong shard of one rank, wrong checkpoint
-  (it names the step whose state it is).
+- Adam's state before the first update (sum and max of sqrt(v), norms of momentum and parameters), of the model, of
+  each layer and of each rank in their order, with what was reported at the save, to 1 part in 10^5: optimizer state not
+  loaded, first moment not loaded, shards exchanged, layers exchanged, moments rounded, weights partly loaded, wrong
+  shard of one rank, wrong checkpoint (it names the step whose state it is). An older hook reports the model at the
+  save, and layers at every 10th step.
+- Adam's own count of its updates, with that at the save: Adam's step count.
 - What overrides.json decides, with the proof: override ignored.
+- Micro-batches of a step, where its samples changed by the same factor: accumulation changed.
 - Learning rate, with the decided or reported schedule, the same steps before, or the last rates: scheduler lost,
   scheduler stepped twice, another learning rate.
 - Consumed samples, with those at the save: samples skipped, samples replayed, data from epoch start.
-- Batch digests, with those of the same steps, and of all steps before: the same three, and data order of another
-  seed.
+- Batch digests, with those of the same steps, and of all steps before: the same three, part of a batch skipped, data
+  order of another seed. The last two are told apart after 16 steps that were made before.
 - Loss scale, half to twice the one at the save: loss scale reset.
 - Seed, length, batch, Adam's settings, precision, with the attempt before: setting changed.
-- First loss on the same batch, to 5 % or three sigmas; else the median of the first ones, to 10 % or the noise: loss
-  jumps, loss drops.
+- The gradient's norm of the first step on the same batch, to 1 %, or 2 / sqrt(tokens): accumulation changed (an n-fold
+  norm with the same loss), gradient differs.
+- Each of the first 20 steps' losses on the same batch, as far as all batches before it were the same, to 0.25 %, or
+  0.15 / sqrt(tokens), and a quarter of that more with each step: loss jumps, loss drops (the first), updates differ
+  (a later one). Else the median of the first losses, to 10 % or the noise: loss jumps, loss drops.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
-from sentinel.judge.noise_band import median, robust_sigma, wandering_sigma
-from sentinel.judge.recovery_check import comparable
 from sentinel.plan.incident.baseline import baseline_of
 from sentinel.plan.incident.incident import Proof
 from sentinel.plan.starts.audit import (
+    ACCUMULATION,
     EPOCH,
     FIRST,
-    MOMENTS,
-    RECENT,
     REPLAYED,
-    SHARD,
     SKIPPED,
     SPOILS,
     WRONG,
@@ -46,21 +47,18 @@ from sentinel.plan.starts.audit import (
     Start,
     StartAudit,
 )
+from sentinel.plan.starts.compared.losses import gradient, loss
+from sentinel.plan.starts.compared.state import state
 from sentinel.plan.starts.curves import data, learning_rate
 from sentinel.plan.starts.evidence import FIRST_STEPS, Evidence
 from sentinel.plan.starts.proof import Check, confirmed, contradicted, outcome, prove, silent
-from sentinel.vocabulary.sample import Sample
 from sentinel.vocabulary.training_settings import difference, settings_of
 
 SCRATCH, TORN = "started from scratch", "newest checkpoint torn"
 IGNORED, SETTING = "override ignored", "setting changed"
-SCALE, JUMP, DROP = "loss scale reset", "loss jumps", "loss drops"
+SCALE = "loss scale reset"
 
-SAME_STATE = 1e-5  # share by which sums over the same numbers differ when they are added up in another order
-_LOST_SHARE = 0.5  # of sqrt(v): less of it at the first step is not what was saved
-_SAME_LOSS = 0.05  # share by which the loss of the same batch on the same weights may differ: dropout, other kernels
-_LOSS_SHARE, _LOSS_SIGMAS = 0.1, 8.0  # by which the mean of the first losses has to differ from the last ones before
-_FEW, _ENOUGH = 5, 32  # losses of the start, and before it, without which the two are not compared
+_ENOUGH = 32  # samples before the start, all with one batch and length, without which those are not compared
 
 
 def whence(start: Start) -> Iterator[Check]:
@@ -102,62 +100,6 @@ def position(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield contradicted(SKIPPED, before, begun, f"{begun - before} samples after step {at} were not trained on")
     else:
         yield confirmed("position")
-
-
-def state(start: Start, ancestor: Ancestor) -> Iterator[Check]:
-    """Adam's moments and the weights, as they were loaded, against what the step had that was saved."""
-    saved, loaded = ancestor.at(start.resumed_from), start.loaded
-    v = saved.adam_variance_l1 if saved is not None else None
-    if saved is None or v is None or not math.isfinite(v) or not v or "reset_moments" in start.decided:
-        yield silent("state", "Adam's variance at the checkpoint's step is not reported")
-        return
-    if loaded is None:
-        yield _state_by_first_step(start, v)
-        return
-    if not loaded.adam_variance_l1:
-        why = f"Adam's moments are 0 after the load; the sum of sqrt(v) was {v:.4g} at step {start.resumed_from}"
-        yield contradicted(MOMENTS, v, loaded.adam_variance_l1, why)
-        return
-    names = ("adam_variance_l1", "adam_variance_max", "momentum_l2", "param_norm")
-    pairs = {name: (getattr(saved, name), getattr(loaded, name)) for name in names}
-    known = {name: both for name, both in pairs.items() if None not in both}
-    if other := [name for name, (was, now) in known.items() if not _same(was, now)]:
-        yield _other_state(start, ancestor, other[0], *known[other[0]])
-    else:
-        yield confirmed("state")
-
-
-def _same(was: float, now: float) -> bool:
-    return math.isclose(was, now, rel_tol=SAME_STATE) or (math.isnan(was) and math.isnan(now))
-
-
-def _state_by_first_step(start: Start, saved: float) -> Check:
-    now = next((s.adam_variance_l1 for s in start.samples if s.adam_variance_l1 is not None), None)
-    if now is None or now >= _LOST_SHARE * saved:
-        return silent("state", "the state that was loaded is not reported")
-    why = f"the sum of sqrt(v) was {saved:.4g} at the checkpoint and is {now:.4g} after its first step"
-    return contradicted(MOMENTS, saved, now, why)
-
-
-def _other_state(start: Start, ancestor: Ancestor, name: str, was: float, now: float) -> Check:
-    """Which state it is: that of another step, or in part the right one."""
-    loaded, at, told = start.loaded, start.resumed_from, f"{name} was {was:.6g} when it was saved and is {now:.6g}"
-    variance = loaded.adam_variance_l1 if loaded is not None else None
-    step = ancestor.trail.step_with_variance(variance, SAME_STATE / 10) if variance else None
-    if step is not None and step != at:
-        return contradicted(WRONG, at, step, f"the state that was loaded is that of step {step}, not of step {at}")
-    layers = ancestor.layers
-    if loaded is not None and layers is not None and layers.layers == loaded.layers:
-        each = zip(layers.layers, layers.adam_variance_l1, loaded.layer_variance_l1, strict=True)
-        other = [layer for layer, before, after in each if not _same(before, after)]
-        if 0 < len(other) < len(layers.layers):
-            why = f"Adam's state of {_few(other)} is not what was saved; that of the other layers is"
-            return contradicted(SHARD, None, other, why)
-    return contradicted(WRONG, was, now, f"the state that was loaded is not that of step {at}: {told}")
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more layers" if len(names) > 4 else "")
 
 
 def override(start: Start, ancestor: Ancestor) -> Iterator[Check]:
@@ -210,6 +152,18 @@ def settings(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield contradicted(SETTING, str(was), str(is_now), why)
 
 
+def accumulation(start: Start, ancestor: Ancestor) -> Iterator[Check]:
+    """Micro-batches of a step, where its samples have changed by the same factor."""
+    before = ancestor.started.accumulation_steps if ancestor.started is not None else None
+    now, samples = start.started.accumulation_steps, _batch_changed(start, ancestor).get("global_batch_samples")
+    if samples is None or before is None or now is None or before == now:
+        return
+    was, is_now = samples
+    if was * now == is_now * before:
+        why = f"a step had {before} micro-batches with {was} samples and has {now} with {is_now}"
+        yield contradicted(ACCUMULATION, before, now, f"{why}; nothing has decided that")
+
+
 def _differ(was: object, now: object) -> bool:
     return was is not None and now is not None and was != now
 
@@ -226,53 +180,7 @@ def _batch_changed(start: Start, ancestor: Ancestor) -> dict[str, tuple[int, int
     return changed
 
 
-_LOSS_STAYS = frozenset({"seed", "skip_samples"})  # what may be decided without another loss from the first step on
-
-
-def loss(start: Start, ancestor: Ancestor) -> Iterator[Check]:
-    """Of the same batch it is the same; else the mean of the first ones is near that of the last ones before."""
-    first, was = (start.samples[0], ancestor.later[0]) if start.samples and ancestor.later else (None, None)
-    if first is not None and was is not None and _same_batch(first, was) and math.isfinite(was.loss):
-        losses = [s.loss for s in ancestor.recent if s.seqlen == first.seqlen and comparable(s, None)]
-        noise = robust_sigma([abs(b - a) for a, b in pairwise(losses)])  # dropout draws anew on other ranks
-        if abs(first.loss - was.loss) <= max(_SAME_LOSS * abs(was.loss), 3 * noise):
-            yield confirmed("loss")
-        else:
-            why = f"its first loss is {first.loss:.4g}, and was {was.loss:.4g} on the same batch before"
-            yield contradicted(DROP if first.loss < was.loss else JUMP, was.loss, first.loss, why)
-        return
-    yield from _mean_loss(start, ancestor)
-
-
-def _same_batch(one: Sample, other: Sample) -> bool:
-    same = all(getattr(one, n) == getattr(other, n) for n in ("global_step", "batch_digest", "seqlen", "kept_tokens"))
-    return same and one.batch_digest is not None
-
-
-def _mean_loss(start: Start, ancestor: Ancestor) -> Iterator[Check]:
-    if start.decided - _LOSS_STAYS or not start.samples:
-        yield silent("loss", "a rung changes what the loss is compared by")
-        return
-    at = start.samples[0].seqlen
-    before = [s.loss for s in ancestor.recent[-RECENT:] if s.seqlen == at and comparable(s, None)]
-    now = [s.loss for s in start.samples if s.seqlen == at and not s.skipped]
-    if len(before) < _ENOUGH or len(now) < _FEW:
-        yield silent("loss", "too few losses of one sequence length")
-        return
-    level, mean = median(before[-_ENOUGH:]), median(now)
-    noise = max(robust_sigma([abs(b - a) for a, b in pairwise(before)]), wandering_sigma(before, (4, 8)))
-    allowed = max(_LOSS_SIGMAS * noise / math.sqrt(_FEW), _LOSS_SHARE * abs(level))
-    half = len(before) // 2
-    slope = (median(before[:half]) - median(before[half:])) / half  # learning goes on, no faster than before
-    fell = max(0.0, slope) * (_ENOUGH + len(now)) / 2
-    if math.isfinite(mean) and -allowed - fell <= mean - level <= allowed:
-        yield confirmed("loss")
-    else:
-        why = f"the median of its first {len(now)} losses is {mean:.4g}, and was {level:.4g} before"
-        yield contradicted(DROP if mean < level else JUMP, level, mean, why)
-
-
-_IN_ORDER = (state, override, learning_rate, position, loss_scale, data, settings, loss)
+_IN_ORDER = (state, override, accumulation, learning_rate, position, loss_scale, data, settings, gradient, loss)
 
 
 def audit(start: Start) -> StartAudit:
