@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from sentinel.plan import bisect
 from sentinel.plan.actions import FollowBisect, StopJob
-from sentinel.plan.bisect import CONTROL, HEALS, Question, Results, answer, next_probes
+from sentinel.plan.bisect import CONTROL, Question, Results, next_probes
+from sentinel.plan.bisect_answer import answer
 from sentinel.plan.facts import Facts, Outcome, Turn
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import event, stopped
@@ -15,11 +16,6 @@ from sentinel.plan.liveness import hindered, settles
 from sentinel.plan.observation import BisectSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan, on_hold
-
-_FOLLOWS = {  # cause -> the probe whose change the restart takes over; of what happens once: none
-    **{cause: name for name, cause in HEALS.items() if name != bisect.NODE},
-    **dict.fromkeys((bisect.CHANCE, bisect.WEIGHTS, bisect.ADAM, bisect.GRADIENTS), CONTROL),
-}
 
 
 def turn_beside(incident: Incident, facts: Facts, policy: Policy) -> Turn | None:
@@ -80,7 +76,7 @@ def seen_of(question: Question, results: Results, *, running: bool, refusal: str
         seen,
         over=True,
         reason=f"{likely.cause} ({likely.sure}): {likely.why}",
-        overrides=question.restarts.get(_FOLLOWS.get(likely.cause, "")),
+        overrides=question.restarts.get(likely.probe or ""),
         needs_person=likely.cause == bisect.BROKEN_NODE,
     )
 

@@ -13,7 +13,8 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan import bisect
 from sentinel.plan.bad_start import BadStart
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.bisect import Evidence, Question, answer, next_probes
+from sentinel.plan.bisect import Evidence, Question, next_probes
+from sentinel.plan.bisect_answer import answer
 from sentinel.plan.bisect_evidence import evidence_of, sound_until
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
@@ -48,6 +49,8 @@ INCIDENT = Incident(
 RUN = RunState(now_unix_s=0.0, applies=frozenset(CHANGES), trainer="ours", baseline=BASELINE)
 _AFTER = {n: replace(s, consumed_samples=BATCH * n, global_batch_samples=BATCH) for n, s in WINDOW.after.items()}
 COUNTED = replace(WINDOW, onset_step=ONSET, after=_AFTER)
+_ALL = {"adam_variance_l1": 1.0, "adam_variance_max": 1.0, "momentum_l2": 1.0, "update_norm": 1.0, "param_norm": 50.0}
+MEASURED = replace(COUNTED, after={n: replace(s, **_ALL) for n, s in _AFTER.items()})
 ANCHOR = Anchor(global_step=AT, consumed_samples=BATCH * AT, consumed_tokens=8 * BATCH * AT)
 MEANS = Means(fp32_options=("--precision=fp32",), other_node_environment={"NODE": "other"})
 CONTROL, AGAIN, SKIP, OTHERS, ORDER = "control", "control-again", "skip-suspects", "skip-others", "other-order"
@@ -95,7 +98,11 @@ def sequence(asked: Question, calm: set[str]) -> list[str]:
         ({FP32}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER], bisect.PRECISION, "likely"),
         ({SLW}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, SLW], bisect.LENGTH, "likely"),
         ({MOMENTS}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, SLW, MOMENTS], bisect.STALE_MOMENTS, "likely"),
-        ({NODE}, {"spread_growth": 40.0, "spread_of": "grad_norm_spread"}, [CONTROL, NODE], bisect.BROKEN_NODE, "sure"),
+        # another environment is other hardware by the configuration's word alone
+        (
+            *({NODE}, {"spread_growth": 40.0, "spread_of": "grad_norm_spread"}, [CONTROL, NODE]),
+            *(bisect.BROKEN_NODE, "likely"),
+        ),
     ],
 )
 def test_what_is_run_where_the_control_diverges_and_what_it_speaks_for(
@@ -143,7 +150,8 @@ def test_how_sure_a_cause_is_by_what_else_healed(
     [
         ({45: 30.0}, ONSET, (30.0, 45)),
         ({12: 30.0}, ONSET, (1.0, None)),  # long before
-        ({9: 30.0}, 14, (1.0, None)),  # the ramp's own steps
+        ({9: 30.0}, 14, (30.0, 9)),  # in the ramp, and not the ramp's own
+        ({9: 1.2}, 14, (1.0, None)),  # the ramp's own steps
         ({13: 30.0}, 14, (30.0, 13)),
         ({ONSET + 1: 30.0}, ONSET, (1.0, None)),  # what comes after the onset is no cause
     ],
@@ -188,7 +196,7 @@ def test_where_nothing_heals_no_cause_is_named() -> None:
 @pytest.mark.parametrize(
     ("what", "cause"),
     [
-        ("loss", bisect.WEIGHTS),
+        ("loss", bisect.MACHINE),  # the weights or the forward pass
         ("param_norm", bisect.WEIGHTS),
         ("grad_norm", bisect.GRADIENTS),
         ("grad_norm_spread", bisect.GRADIENTS),
@@ -197,7 +205,7 @@ def test_where_nothing_heals_no_cause_is_named() -> None:
     ],
 )
 def test_a_control_that_stays_calm_tells_where_the_run_left_it_once_a_second_one_agrees(what: str, cause: str) -> None:
-    asked = question()
+    asked = question(window=MEASURED)
     control = result(CONTROL, "calm", (ONSET, what))
     assert [p.name for p in next_probes(asked, {CONTROL: control}, room=4)] == [AGAIN]
     alone = answer(asked, {CONTROL: control})
@@ -205,6 +213,30 @@ def test_a_control_that_stays_calm_tells_where_the_run_left_it_once_a_second_one
     both = {CONTROL: control, AGAIN: replace(control, name=AGAIN)}
     assert next_probes(asked, both) == ()
     assert (answer(asked, both).ranked[0].cause, answer(asked, both).ranked[0].sure) == (cause, "sure")
+
+
+@pytest.mark.parametrize(
+    ("what", "missing", "norm_then", "cause"),
+    [
+        ("adam_variance_l1", ("grad_norm",), 50.0, bisect.MACHINE),  # it may have been the gradients
+        ("param_norm", ("momentum_l2",), 50.0, bisect.MACHINE),
+        ("param_norm", (), 50.0, bisect.WEIGHTS),
+        ("loss", (), 6e36, bisect.WEIGHTS),  # no update makes them so
+        ("loss", (), 60.0, bisect.MACHINE),
+    ],
+)
+def test_the_part_of_a_machine_is_named_only_where_a_reading_tells_the_parts_apart(
+    what: str, missing: tuple[str, ...], norm_then: float, cause: str
+) -> None:
+    after = {
+        n: replace(s, **dict.fromkeys(missing), param_norm=norm_then if n >= ONSET else 50.0)
+        for n, s in MEASURED.after.items()
+    }
+    asked = question(window=replace(MEASURED, after=after))
+    control = result(CONTROL, "calm", (ONSET, what))
+    found = answer(asked, {CONTROL: control, AGAIN: replace(control, name=AGAIN)}).ranked[0]
+    assert (found.cause, found.sure) == (cause, "sure")
+    assert all(name in found.why for name in missing)
 
 
 def test_a_trainer_that_does_not_repeat_itself_leaves_chance_first() -> None:
