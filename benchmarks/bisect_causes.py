@@ -74,7 +74,7 @@ IN_DATA_OR_SETTINGS = tuple(cause for cause in EXPECTED if cause not in ON_A_MAC
 RESTARTED = ("short warmup", "short warmup, warmup ignored", "weight decay")  # by a person, with other settings
 WEIGHT_DECAYS = (20.0, 60.0, 120.0)
 RESTART, PEAKS = 40, (0.08, 0.12, 0.2, 0.3)  # a restart at this step, to a higher peak LR, without a warmup
-DECIDES = ("sentinel/plan/*bisect*.py", "sentinel/plan/probe.py", "sentinel/act/*bisect*.py", "sentinel/act/probes.py")
+DECIDES = ("sentinel/plan/*bisect*.py", "sentinel/plan/probe*.py", "sentinel/act/*bisect*.py", "sentinel/act/probes.py")
 JUDGES = ("sentinel/judge/**/*.py", "benchmarks/causes/*.py")
 
 

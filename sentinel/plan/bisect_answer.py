@@ -146,13 +146,20 @@ def _not_repeated(question: Question, results: Results) -> Iterator[Suspect]:
         )
         yield Suspect(cause=MACHINE, sure="possible", why=seen, rung=rung, probe=CONTROL)
     elif control.losses == again.losses and began_late:
-        yield suspect("sure", f"{seen}; a second control agrees with it in every step")
+        sure, agrees = _measured_input(question, at), f"{seen}; a second control agrees with it in every step"
+        yield suspect("sure", agrees) if sure else suspect("likely", f"{agrees}; digests of samples are not measured")
     else:
         why = f"two controls do not diverge; {repeats(control, again)}; more controls would tell how often it diverges"
         yield Suspect(cause=CHANCE, sure="possible", why=why, probe=CONTROL)
         yield Suspect(
             cause=MACHINE, sure="possible", why=f"two controls do not diverge, the run did; {what} differs first"
         )
+
+
+def _measured_input(question: Question, step: int | None) -> bool:
+    """Whether the run's own samples are known there: other ones would explain what differs as well as a machine."""
+    run = question.window.after.get(step or 0)
+    return run is not None and run.batch_digest is not None
 
 
 def _healed(question: Question, results: Results) -> Iterator[Suspect]:
@@ -206,7 +213,7 @@ def _how_sure(name: str, question: Question, calm: list[str], ill: list[str]) ->
         return "sure" if SKIP in ill and not others else "likely"
     if name == LOWER_LR and rose:
         return "sure" if SKIP in ill and not others - {WARMUP} else "likely"
-    if name == ORDER and others:
+    if OTHERS in calm or (name == ORDER and others):  # a change that has nothing to do with it prevents it, too
         return "possible"
     return "likely"
 

@@ -231,7 +231,7 @@ def _in_fp32(case: _Case, probe: Probe) -> _Made:
 
 def _lower_lr(case: _Case, probe: Probe) -> _Made:
     evidence = evidence_of(case.baseline, case.window)
-    factor = min(_LOWER, 1 / evidence.lr_jump) if evidence.lr_jump > 1 else _LOWER
+    factor = 1 / evidence.lr_jump if evidence.lr_rose else _LOWER
     return _by_rung(case, probe, f"the LR times {factor:.3g}", lr_factor=factor)
 
 

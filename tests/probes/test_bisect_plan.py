@@ -94,7 +94,8 @@ def sequence(asked: Question, calm: set[str]) -> list[str]:
         ({LOWER, WARMUP}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, WARMUP], bisect.SHORT_WARMUP, "likely"),
         ({LOWER}, {"lr_jump": 30.0}, [CONTROL, LOWER, SKIP, ORDER, WARMUP], bisect.RATE, "sure"),
         ({LOWER, WARMUP}, {"lr_jump": 30.0}, [CONTROL, LOWER, SKIP, ORDER, WARMUP], bisect.RATE, "sure"),
-        ({SKIP, OTHERS, LOWER}, {}, [CONTROL, SKIP, OTHERS, FP32, LOWER, WARMUP], bisect.RATE, "likely"),
+        # what has nothing to do with it prevents it as well: no change tells the cause
+        ({SKIP, OTHERS, LOWER}, {}, [CONTROL, SKIP, OTHERS, FP32, LOWER, WARMUP], bisect.SAMPLES, "possible"),
         ({FP32}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER], bisect.PRECISION, "likely"),
         ({SLW}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, SLW], bisect.LENGTH, "likely"),
         ({MOMENTS}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, SLW, MOMENTS], bisect.STALE_MOMENTS, "likely"),
@@ -153,6 +154,7 @@ def test_how_sure_a_cause_is_by_what_else_healed(
         ({9: 30.0}, 14, (30.0, 9)),  # in the ramp, and not the ramp's own
         ({9: 1.2}, 14, (1.0, None)),  # the ramp's own steps
         ({13: 30.0}, 14, (30.0, 13)),
+        ({45: 2.0}, ONSET, (2.0, 45)),  # it is lowered to where it was, and no further
         ({ONSET + 1: 30.0}, ONSET, (1.0, None)),  # what comes after the onset is no cause
     ],
 )
@@ -172,7 +174,7 @@ def test_a_jump_of_the_lr_counts_near_the_onset_and_past_the_warmup(
     lowered = question_of(INCIDENT, RUN, window, tag=TAG, anchor=ANCHOR, means=MEANS).probes[LOWER].overrides
     assert lowered is not None
     assert lowered.standing.lr is not None
-    assert lowered.standing.lr.peak == pytest.approx(1e-3 * min(1 / 8, 1 / jump[0]))
+    assert lowered.standing.lr.peak == pytest.approx(1e-3 / (jump[0] if jump[0] > 1.5 else 8))
 
 
 def test_a_spread_over_the_ranks_counts_up_to_the_onset() -> None:
@@ -223,6 +225,7 @@ def test_a_control_that_stays_calm_tells_where_the_run_left_it_once_a_second_one
         ("param_norm", (), 50.0, bisect.WEIGHTS),
         ("loss", (), 6e36, bisect.WEIGHTS),  # no update makes them so
         ("loss", (), 60.0, bisect.MACHINE),
+        ("grad_norm", ("batch_digest",), 50.0, bisect.GRADIENTS),  # it may have read other samples
     ],
 )
 def test_the_part_of_a_machine_is_named_only_where_a_reading_tells_the_parts_apart(
@@ -235,8 +238,8 @@ def test_the_part_of_a_machine_is_named_only_where_a_reading_tells_the_parts_apa
     asked = question(window=replace(MEASURED, after=after))
     control = result(CONTROL, "calm", (ONSET, what))
     found = answer(asked, {CONTROL: control, AGAIN: replace(control, name=AGAIN)}).ranked[0]
-    assert (found.cause, found.sure) == (cause, "sure")
-    assert all(name in found.why for name in missing)
+    assert (found.cause, found.sure) == (cause, "likely" if "batch_digest" in missing else "sure")
+    assert all(name in found.why or name == "batch_digest" for name in missing)
 
 
 def test_a_trainer_that_does_not_repeat_itself_leaves_chance_first() -> None:

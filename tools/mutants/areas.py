@@ -53,7 +53,7 @@ AREAS: tuple[Area, ...] = (
     ),
     Area(
         name="bisect",
-        code=("sentinel/plan/bisect*.py", "sentinel/plan/probe.py", "sentinel/act/bisect*.py"),
+        code=("sentinel/plan/bisect*.py", "sentinel/plan/probe*.py", "sentinel/act/bisect*.py"),
         tests=("tests/probes", "tests/plan/test_cut_short.py"),
     ),
     Area(
