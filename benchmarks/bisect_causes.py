@@ -27,7 +27,6 @@ from typing import Any, cast
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sentinel.act.neighbours import Launcher
-from sentinel.act.probes import ProbeJob
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.state_files import OverridesFile
@@ -38,11 +37,12 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan import bisect as causes
-from sentinel.plan.baseline import baseline_of
-from sentinel.plan.incident_events import OnsetReadings, opened
-from sentinel.plan.probe import Probe
-from sentinel.plan.probe_proof import shown_by
+from sentinel.lab.bisect import causes
+from sentinel.lab.bisect.proof import shown_by
+from sentinel.lab.probes.at_work import ProbeJob
+from sentinel.lab.probes.probe import Probe
+from sentinel.plan.incident.baseline import baseline_of
+from sentinel.plan.incident.events import OnsetReadings, opened
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
@@ -74,7 +74,7 @@ IN_DATA_OR_SETTINGS = tuple(cause for cause in EXPECTED if cause not in ON_A_MAC
 RESTARTED = ("short warmup", "short warmup, warmup ignored", "weight decay")  # by a person, with other settings
 WEIGHT_DECAYS = (20.0, 60.0, 120.0)
 RESTART, PEAKS = 40, (0.08, 0.12, 0.2, 0.3)  # a restart at this step, to a higher peak LR, without a warmup
-DECIDES = ("sentinel/plan/*bisect*.py", "sentinel/plan/probe*.py", "sentinel/act/*bisect*.py", "sentinel/act/probes.py")
+DECIDES = ("sentinel/lab/bisect/*.py", "sentinel/lab/probes/probe.py", "sentinel/lab/probes/at_work.py")
 JUDGES = ("sentinel/judge/**/*.py", "benchmarks/causes/*.py")
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.quarantine import STEPS_BETWEEN, make
+from benchmarks.simulated.checkpoints import STEPS_BETWEEN, make
 from benchmarks.simulated.runs import FIRST_STEP, SimulatedRun
 from sentinel.vocabulary.sample import RunStarted, encode
 

@@ -33,7 +33,7 @@ from benchmarks.batched.cases import RESTARTS, SCRATCH, TASKS, Rung, Task, text
 from benchmarks.batched.intervals import of_share
 from benchmarks.batched.outcomes import OVER, Group, first_lasting, save, verdict
 from benchmarks.batched.training import Setting, State, Training
-from sentinel.tune.search import Pacing, Seen, Space, decide
+from sentinel.lab.tune.search import Pacing, Seen, Space, decide
 from sentinel.vocabulary.pacing import FixedLinear
 
 RESEED = 1000

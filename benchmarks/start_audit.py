@@ -35,8 +35,8 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.observation import RunState
-from sentinel.plan.start_audit import Continued, StartAudit, Trail
-from sentinel.plan.start_checks import audit
+from sentinel.plan.starts.audit import Continued, StartAudit, Trail
+from sentinel.plan.starts.checks import audit
 from sentinel.vocabulary.numbers import dump_json
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -31,9 +31,9 @@ from sentinel.adapters.journal import Journals
 from sentinel.cli.tune import search
 from sentinel.config import load_config
 from sentinel.judge.history import History
-from sentinel.tune.reading import Reading, reading_of
-from sentinel.tune.report import Report
-from sentinel.tune.search import Pacing, Seen, Space, answer_of_the_grid
+from sentinel.lab.tune.reading import Reading, reading_of
+from sentinel.lab.tune.report import Report
+from sentinel.lab.tune.search import Pacing, Seen, Space, answer_of_the_grid
 from sentinel.vocabulary.numbers import dump_json
 
 LR_WARMUP = 10

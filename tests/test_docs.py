@@ -18,8 +18,8 @@ from sentinel.adapters.wandb import WandbRun
 from sentinel.cli.commands import COMMANDS, loaded
 from sentinel.config import Bisect, Config, Launcher, Run, Source, Watch, load_config
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.ladder import Rung
-from sentinel.plan.policy import Policy, Tuning
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Policy, Tuning
 from sentinel.reports.refusals import sections, what_to_do
 from sentinel.reports.rungs import evidence, known_failures
 from sentinel.vocabulary.metrics import DAEMON_METRICS, all_metrics, every_name
@@ -140,6 +140,18 @@ def test_every_file_that_contributing_names_exists() -> None:
             found = named.exists() or (folder / path).exists() or any(folder.rglob(path))
             missing += [path] if not found and "NAME" not in path else []
     assert missing == []
+
+
+def test_the_index_of_benchmarks_has_every_program_and_names_pages_that_name_it() -> None:
+    folder = ROOT / "benchmarks"
+    index = (folder / "README.md").read_text()
+    listed = dict(re.findall(r"^\| `python (?:-m )?benchmarks[/.]([\w./]+)[^`]*`(.*)", index, re.MULTILINE))
+    campaigns = [path for path in (folder / "campaigns").glob("*.py") if "__main__" in path.read_text()]
+    assert set(listed) == {p.name for p in folder.glob("*.py")} | {f"campaigns.{p.stem}" for p in campaigns} | {"gpu"}
+    for name, rest in listed.items():
+        pages = re.findall(r"\.\./(docs/\w+\.md)", rest)
+        assert [page for page in pages if name not in (ROOT / page).read_text()] == [], name
+    assert [link for link in re.findall(r"\]\(([^)#]+)\)", index) if not (folder / link).exists()] == []
 
 
 @pytest.mark.parametrize("name", MADE)

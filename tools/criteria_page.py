@@ -9,7 +9,8 @@ from types import ModuleType
 
 from sentinel.judge import noise_band, recovery_check, schedule_changes, unhealthy_spans
 from sentinel.judge.detectors import DETECTORS
-from sentinel.plan import bisect, bisect_probes, start_checks
+from sentinel.lab.bisect import causes, hardware, narrow, proof, question
+from sentinel.plan.starts import checks
 
 __all__ = ["page"]
 
@@ -27,12 +28,14 @@ def page() -> str:
     """The page, as Markdown."""
     detectors = (sys.modules[detector.__module__] for detector in DETECTORS)
     judged = [noise_band, *detectors, schedule_changes, unhealthy_spans, recovery_check]
-    modules = [*judged, start_checks, bisect, bisect_probes]
-    return "\n".join((HEAD, *(line for module in modules for line in _section(module))))
+    titled = {module.__name__.rpartition(".")[2].replace("_", " "): module for module in judged}
+    titled |= {"start checks": checks, "bisect": causes, "bisect probes": question, "bisect proof": proof}
+    titled |= {"bisect hardware": hardware, "bisect samples": narrow}
+    return "\n".join((HEAD, *(line for title, module in titled.items() for line in _section(title, module))))
 
 
-def _section(module: ModuleType) -> Iterator[str]:
-    yield f"## {module.__name__.rpartition('.')[2].replace('_', ' ')}\n"
+def _section(title: str, module: ModuleType) -> Iterator[str]:
+    yield f"## {title}\n"
     yield _escaped(inspect.getdoc(module) or "") + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.plan.page import WHAT_TO_DO
+from sentinel.plan.alerts.page import WHAT_TO_DO
 from tools.links import linked
 
 __all__ = ["page"]

@@ -1,4 +1,8 @@
-"""Imported inside the trainer: torch, deepspeed, prometheus_client, the standard library and sentinel's vocabulary."""
+"""Imported inside the trainer: torch, deepspeed, prometheus_client, the standard library and sentinel's vocabulary.
+
+In: an engine, or a model and its optimizer, in a training loop. Out: samples in the metrics journal and in /metrics;
+and, at a restart, the changes that were decided.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

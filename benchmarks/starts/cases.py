@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.journal import Journals
-from sentinel.plan.baseline import baseline_of
-from sentinel.plan.ladder import Rung
-from sentinel.plan.mitigation import overrides_for
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.mitigation import overrides_for
+from sentinel.plan.incident.baseline import baseline_of
 from sentinel.vocabulary.overrides import Anchor, encode_overrides
 from sentinel.vocabulary.sample import RunStarted, Sample
 

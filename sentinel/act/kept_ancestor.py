@@ -15,7 +15,7 @@ from sentinel.act.source import Source
 from sentinel.adapters.journal import Journals
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.kept_state import StateError, from_data, to_data
-from sentinel.plan.start_audit import Ancestor, Trail
+from sentinel.plan.starts.audit import Ancestor, Trail
 
 _LEAST_STEPS = 10_000  # fewer are read at once
 

@@ -13,9 +13,9 @@ from typing import Any
 from sentinel import bounded
 from sentinel.act.perform import without_seconds
 from sentinel.durable import write_atomically
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Turn
-from sentinel.plan.kept_turn import to_json
-from sentinel.plan.policy import Policy
+from sentinel.plan.review.kept_turn import to_json
 from sentinel.vocabulary.errors import ConfigError, LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.act.look import Look
-from sentinel.plan.incident import Event
+from sentinel.plan.incident.incident import Event
 
 _READ_BYTES, _LINES, _LINE_CHARACTERS = 16 << 10, 12, 240
 _START_S = 2.0  # two clocks: a filesystem's times may lie a little before the daemon's

@@ -9,7 +9,7 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.facts import Facts, journals_of, readings_of
-from sentinel.plan.incident import Event
+from sentinel.plan.incident.incident import Event
 from sentinel.plan.observation import RunState
 
 

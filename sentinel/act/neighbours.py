@@ -13,7 +13,9 @@ from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
-from sentinel.plan.observation import JobsSeen
+from sentinel.judge.history import History
+from sentinel.plan.incident.incident import Incident
+from sentinel.plan.observation import BisectSeen, JobsSeen, RunState
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
@@ -50,6 +52,20 @@ class Launcher(Protocol):
         self, incident: str | None, rollback: str | None, started: Sequence[RunStarted], *, follow_up: bool
     ) -> None:
         """Starts the job again, or what of it is still missing. ConfigError, SlurmRefused, SlurmUnavailable."""
+
+
+class CauseSearch(Protocol):
+    """How the cause of a divergence is looked for beside the run, where a rung of the ladder asks for it."""
+
+    def seen(self, incident: Incident, history: History, run: RunState) -> BisectSeen:
+        """Where the incident's search stands; over where it can't be run, or could not go on. FilesystemRefused where
+        it can't be read."""
+
+    def follow(self, incident: str) -> None:
+        """One step further; of an incident that was `seen`. FilesystemRefused."""
+
+    def stop_all(self, incidents: Sequence[Incident]) -> None:
+        """Stops what still runs of the searches that were `seen` to go on: a person has decided otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,11 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from sentinel.act.bisect import Bisecting
 from sentinel.act.board import BoardReach
 from sentinel.act.following import Following, References
 from sentinel.act.judge_cache import WHILE_READING, JudgeCache
 from sentinel.act.look import Look
-from sentinel.act.neighbours import Neighbours
+from sentinel.act.neighbours import CauseSearch, Neighbours
 from sentinel.act.saved_files import quiet_s_of
 from sentinel.act.source import RereadSource, SampleCache
 from sentinel.act.starts import begun_unix_s
@@ -29,14 +28,14 @@ from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History, sentence_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import UNAVAILABLE, Context, judge
-from sentinel.plan.baseline import Baseline, baseline_of, filled, warmup_end, with_own_start
-from sentinel.plan.certificate import spoilt_spans, standing_attempt, taken_back
-from sentinel.plan.incident import Event, Incident
-from sentinel.plan.incident_events import fold
-from sentinel.plan.liveness import life_of, rollback_of, settles
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.baseline import Baseline, baseline_of, filled, warmup_end, with_own_start
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Event, Incident
 from sentinel.plan.observation import Checkpoint, JobsSeen, Life, RunState
-from sentinel.plan.policy import Policy
-from sentinel.plan.turn_probes import asks_for_cause
+from sentinel.plan.restart.liveness import life_of, rollback_of, settles
+from sentinel.plan.starts.certificate import spoilt_spans, standing_attempt, taken_back
+from sentinel.plan.turn_bisect import asks_for_cause
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -60,7 +59,7 @@ class Observer:
         policy: Policy | None = None,
         cache: JudgeCache | None = None,
     ) -> None:
-        self.bisects: Bisecting | None = None  # of a watch, and of a command that acts
+        self.bisects: CauseSearch | None = None  # of a watch, and of a command that acts
         self._near = neighbours
         self._thresholds = thresholds
         self._name, self._room_for_saves = name, room_for_saves

@@ -11,11 +11,11 @@ from sentinel.act.starts import Starts
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, Restart, recovery_of
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.baseline import onset_readings, warmup_end
-from sentinel.plan.evidence import FIRST_STEPS, Evidence
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import started_for
-from sentinel.plan.incident import Incident, Rollback, digest_of
-from sentinel.plan.policy import Policy
+from sentinel.plan.incident.baseline import onset_readings, warmup_end
+from sentinel.plan.incident.incident import Incident, Rollback, digest_of
+from sentinel.plan.starts.evidence import FIRST_STEPS, Evidence
 from sentinel.plan.turn import opens_incident
 from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.overrides import Overrides

@@ -15,7 +15,12 @@ from sentinel.act.observe import Observer
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.state_files import OwnPins
 from sentinel.durable import os_errors_named, write_atomically
-from sentinel.plan.actions import (
+from sentinel.plan.alerts.sentences import sentence
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Turn
+from sentinel.plan.incident.events import event
+from sentinel.plan.incident.incident import Event, Rollback
+from sentinel.plan.restart.actions import (
     Action,
     AskForSave,
     BranchWandb,
@@ -32,13 +37,8 @@ from sentinel.plan.actions import (
     describe,
     to_json,
 )
-from sentinel.plan.facts import Turn
-from sentinel.plan.incident import Event, Rollback
-from sentinel.plan.incident_events import event
-from sentinel.plan.liveness import quiet_left_s, settles
-from sentinel.plan.policy import Policy
-from sentinel.plan.rollback import plan_rollback
-from sentinel.plan.sentences import sentence
+from sentinel.plan.restart.liveness import quiet_left_s, settles
+from sentinel.plan.restart.rollback import plan_rollback
 from sentinel.vocabulary.errors import JobStillAlive, PermanentError, SentinelError, TemporaryError
 from sentinel.vocabulary.numbers import dump_json
 

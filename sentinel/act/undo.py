@@ -10,11 +10,11 @@ from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, quarantine
 from sentinel.adapters.checkpoints import UNDONE, Checkpoints
 from sentinel.durable import os_errors_named
-from sentinel.plan.actions import span
-from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.incident_events import closed
-from sentinel.plan.liveness import hindered, settles
-from sentinel.plan.rollback import elsewhere
+from sentinel.plan.incident.events import closed
+from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.restart.actions import span
+from sentinel.plan.restart.liveness import hindered, settles
+from sentinel.plan.restart.rollback import elsewhere
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, QuarantineError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from sentinel.plan.incident import Event
-from sentinel.plan.kept_turn import shifted
+from sentinel.plan.incident.incident import Event
+from sentinel.plan.review.kept_turn import shifted
 
 _SET_S = 2.0  # by which the wall clock and the monotonic one may part between two looks
 Clock = Callable[[], float]

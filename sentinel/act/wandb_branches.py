@@ -20,8 +20,8 @@ from typing import Any
 from sentinel import bounded
 from sentinel.adapters.wandb import WandbRun
 from sentinel.durable import write_atomically
-from sentinel.plan.actions import BranchWandb
 from sentinel.plan.observation import WandbSeen
+from sentinel.plan.restart.actions import BranchWandb
 from sentinel.vocabulary.codec import Form, document, read
 from sentinel.vocabulary.errors import LineError, QuarantineError
 from sentinel.vocabulary.numbers import dump_json

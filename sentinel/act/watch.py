@@ -16,9 +16,9 @@ from sentinel.act.perform import Ledger, Perform, Pinning, execute, without_seco
 from sentinel.act.undo import settle
 from sentinel.act.wall_clock import WallClock
 from sentinel.adapters.state_files import OwnPins
-from sentinel.plan.alerts import failed_look
-from sentinel.plan.incident import Event
-from sentinel.plan.policy import Policy
+from sentinel.plan.alerts.alerts import failed_look
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.incident import Event
 from sentinel.plan.turn import Facts, Failure, Memory, Outcome, Turn, next_turn
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 

@@ -116,13 +116,15 @@ class LocalLauncher:
 
 class LocalJobs:
     """The run's processes on this machine. One is the run's own by positive evidence alone: sentinel started it, it is
-    what `[launcher] command` says, a journal of the run names it, or it holds a heartbeat of the run; and whatever such
-    a process has started, or was started by for its sake alone. The state folder in a process's environment is none: a
-    shell hands it on to all that is typed in it. What holds a heartbeat of another run is that run's."""
+    what `[launcher] command` says, a journal of the run names it, it holds a heartbeat of the run, or writes the log
+    that the run is judged by; and whatever such a process has started, or was started by for its sake alone. The state
+    folder in a process's environment is none: a shell hands it on to all that is typed in it. What holds a heartbeat of
+    another run is that run's."""
 
-    def __init__(self, state_dir: Path, command: Sequence[str] = ()) -> None:
+    def __init__(self, state_dir: Path, command: Sequence[str] = (), judged_log: Path | None = None) -> None:
         self.state_dir = str(state_dir.resolve())
         self._command = tuple(command)
+        self._judged_log = judged_log
         self._children: list[subprocess.Popen[bytes]] = []
         self._last: tuple[int, ...] = ()  # processes seen last, while any was; some may be gone by now
 
@@ -167,6 +169,7 @@ class LocalJobs:
         homes = {pid: _homes(pid) for pid in found}
         carry = {pid for pid in found if not homes[pid] or self.state_dir in homes[pid]}
         ours = {pid for pid in carry if self.state_dir in homes[pid] or _STARTED in found[pid] or self._is_command(pid)}
+        ours |= {pid for pid in carry if self._judged_log is not None and _writes(pid, self._judged_log)}
         ours |= {pid for pid in carry & named if self._state_of(found[pid]) in (None, self.state_dir)}
         meets = {pid: _meets_at(found[pid]) for pid in carry}
         ours |= {pid for pid in carry if meets[pid] and meets[pid] in {meets.get(one) for one in ours}}
@@ -196,8 +199,8 @@ class LocalJobs:
             return f"{what} is named by a journal of this run, and reports to {other}: this is a copy, or the other is"
         return (
             f"{what} carries this run's SENTINEL_STATE_DIR, and nothing else says that it is the run's: it has no "
-            "heartbeat, no journal names it, and sentinel did not start it; it is not stopped, and nothing is done "
-            "while it lives. Start what is not the run's without that variable"
+            "heartbeat, no journal names it, it does not write the run's log, and sentinel did not start it; it is not "
+            "stopped, and nothing is done while it lives. Start what is not the run's without that variable"
         )
 
     def last_seen_dead(self) -> int | None:
@@ -304,6 +307,20 @@ def _homes(pid: int) -> set[str]:
                 if held.parent.name == FOLDER:
                     found.add(str(held.parent.parent))
     return found
+
+
+def _writes(pid: int, log: Path) -> bool:
+    """Whether the process holds the file open for writing."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        wanted = log.stat()
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.path.samestat(descriptor.stat(), wanted):
+                    lines = Path(f"/proc/{pid}/fdinfo/{descriptor.name}").read_text().splitlines()
+                    flags = next(line for line in lines if line.startswith("flags:"))
+                    if int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                        return True
+    return False
 
 
 def _named(started: RunStarted) -> int | None:

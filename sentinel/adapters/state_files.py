@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.durable import write_atomically
-from sentinel.plan.incident import Approval
+from sentinel.plan.incident.incident import Approval
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json

@@ -2,6 +2,8 @@
 
 Exit codes: 0 done, 1 the answer is no, 2 wrong usage or configuration, 3 another system could not be reached (try
 again), 4 a person is needed.
+
+In: words of a command line. Out: text, or with --json one document, on stdout; logs on stderr; an exit code.
 """
 
 from __future__ import annotations

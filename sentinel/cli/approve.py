@@ -6,12 +6,12 @@ from sentinel.adapters.state_files import Approvals
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirmed, echo, this_person
 from sentinel.config import Config
-from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
+from sentinel.config.run_files import clock, find_config, incident_log_of, state_dir_of
 from sentinel.daemon.wiring import neighbours_of, observer_of
-from sentinel.plan.forecast import price
-from sentinel.plan.incident import Approval, Event
-from sentinel.plan.incident_events import proposed_in
-from sentinel.plan.sentences import sentence
+from sentinel.plan.alerts.sentences import sentence
+from sentinel.plan.incident.events import proposed_in
+from sentinel.plan.incident.incident import Approval, Event
+from sentinel.plan.restart.forecast import price
 
 
 def approve(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, yes: Yes = False) -> int:

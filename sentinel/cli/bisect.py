@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from sentinel.act.bisect import Bisect
 from sentinel.adapters.read_only import held_by, words_alone
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, print_json, to_stderr
 from sentinel.config import Config
+from sentinel.config.run_files import clock, find_config
 from sentinel.daemon.probes import bisect_about
-from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.durable import make_folders
-from sentinel.plan.bisect import CONTROL
+from sentinel.lab.bisect.bisect import Bisect
+from sentinel.lab.bisect.causes import CONTROL
 from sentinel.reports.bisect import lines_of
 from sentinel.vocabulary.errors import ConfigError
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 from sentinel.adapters.checkpoints.verify import MANIFESTS
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, looking_line, print_json
-from sentinel.daemon.run_files import clock, find_config
+from sentinel.config.run_files import clock, find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
-from sentinel.plan.certificate import Certificate, certificates
+from sentinel.plan.starts.certificate import Certificate, certificates
 
 _WIDTHS = (24, 10, 8, 10, 16, 8, 8)
 _HEAD = ("checkpoint", "step", "whole", "healthy", "start", "read", "pinned")

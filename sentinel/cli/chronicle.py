@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Run, echo
-from sentinel.daemon.run_files import bisect_folder, find_config, incident_log_of
+from sentinel.config.run_files import bisect_folder, find_config, incident_log_of
 from sentinel.daemon.sources import source_of_run
 from sentinel.reports.bisect import reports_in
 from sentinel.reports.chronicle import write_chronicle

@@ -26,7 +26,7 @@ from sentinel.cli.shared import (
     table,
 )
 from sentinel.config import Config
-from sentinel.daemon.run_files import find_config, incident_log_of
+from sentinel.config.run_files import find_config, incident_log_of
 from sentinel.daemon.sources import source_of_run
 from sentinel.judge.analysis.correlation.columns import columns_of, layer_columns
 from sentinel.judge.analysis.correlation.table import Correlation, Correlations, correlations

@@ -16,10 +16,10 @@ from sentinel.adapters.grafana.shipped import PROVISIONING, differences, fitted,
 from sentinel.adapters.paging.secret import Secret
 from sentinel.cli.shared import RUNS, ConfigDir, Json, print_outcomes
 from sentinel.config import Config
-from sentinel.daemon.run_files import find_config, incident_log_of, state_dir_of
+from sentinel.config.run_files import find_config, incident_log_of, state_dir_of
 from sentinel.daemon.sources import source_of
 from sentinel.durable import write_atomically
-from sentinel.plan.annotations import Annotation, marks, onset_steps
+from sentinel.plan.alerts.annotations import Annotation, marks, onset_steps
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import Sample
@@ -27,7 +27,7 @@ from sentinel.vocabulary.sample import Sample
 if TYPE_CHECKING:  # their libraries are optional
     from sentinel.adapters.grafana.api import Grafana
     from sentinel.adapters.wandb import Drawing, Row, Wandb, WandbRun
-    from sentinel.plan.annotations import Overlay
+    from sentinel.plan.alerts.annotations import Overlay
 
 _TOKEN = "GRAFANA_TOKEN"  # noqa: S105 - the name of the variable
 _CLOCKS_S = 60.0  # by which the trainer's clock may be ahead of the daemon's
@@ -149,7 +149,7 @@ def _marks(config: Config) -> tuple[Annotation, ...]:
 
 def _push_to_wandb(config: Config, *, as_json: bool) -> int:
     """Draws each incident as a W&B run of its own over the trainer's loss; a second push adds nothing."""
-    from sentinel.plan.annotations import overlays
+    from sentinel.plan.alerts.annotations import overlays
     from sentinel.sources.wandb_runs import project_of
 
     of = config.wandb

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, looking_line, print_json
+from sentinel.config.run_files import find_config
 from sentinel.daemon.doctor import examine
-from sentinel.daemon.run_files import find_config
 
 _MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 

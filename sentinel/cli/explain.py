@@ -15,11 +15,12 @@ import typer
 from sentinel.act.kept_turns import KeptTurns, read_packed
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, local_time, print_json, to_stderr
 from sentinel.config import load_config
-from sentinel.daemon.run_files import find_config, incident_log_of, state_dir_of
+from sentinel.config.run_files import find_config, incident_log_of, state_dir_of
 from sentinel.durable import write_atomically
-from sentinel.plan.explain import comes_to, what_was_seen, what_would_change
-from sentinel.plan.incident import Event
-from sentinel.plan.kept_turn import KeptTurn, told
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.incident import Event
+from sentinel.plan.review.kept_turn import KeptTurn, told
+from sentinel.plan.review.what_if import comes_to, what_was_seen, what_would_change
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
@@ -135,10 +136,13 @@ def explain(
     one = kept.read(chosen)
     rules = one.policy if policy is None else load_config(policy).policy
     with kept.decided_from(chosen):
-        decided = next_turn(one.facts, rules)
-        changes = what_would_change(one.facts, rules)
-        before = next_turn(one.facts, one.policy)
-        seen = tuple(what_was_seen(one.facts))
+        _show(kept, chosen, one, rules, policy, as_json=as_json)
+    return 0
+
+
+def _show(kept: _Turns, chosen: _Kept, one: KeptTurn, rules: Policy, policy: Path | None, *, as_json: bool) -> None:
+    decided, before = next_turn(one.facts, rules), next_turn(one.facts, one.policy)
+    changes, seen = what_would_change(one.facts, rules), tuple(what_was_seen(one.facts))
     if dump_json(without_secrets(told(before))) != dump_json(without_secrets(dict(one.decided))):
         to_stderr("this version decides otherwise than the one that made the turn; what follows is of this version")
     if as_json:
@@ -154,7 +158,7 @@ def explain(
                 "would_change": [{"with": c.what, "comes_to": c.comes_to} for c in changes],
             }
         )
-        return 0
+        return
     under = f"under {policy} (mode {rules.mode})" if policy is not None else f"in mode {rules.mode}"
     echo(f"{kept.incident}, turn {chosen.number}, {under}; kept turns:")
     for each in kept.turns:
@@ -170,7 +174,6 @@ def explain(
     )
     for change in changes:
         echo(f"  with {change.what}\n    {change.comes_to}")
-    return 0
 
 
 def _of_the_run(name: str, run: str | None, config_dir: Path) -> _Turns:
@@ -205,10 +208,17 @@ def _from_file(path: Path) -> _Turns:
         raise ConfigError(f"{path} is damaged: {error!r}") from error
 
 
+def _is_bundle(path: Path) -> bool:
+    try:
+        return read_packed(path).get("format") == FORMAT
+    except ConfigError:
+        return False
+
+
 def write_bundle(path: Path, name: str, config: Any, events: Sequence[Mapping[str, Any]]) -> int:
     """All that `explain` needs of an incident, in one file without secrets; the number of turns in it. ConfigError
     where the path is a file that is no bundle."""
-    if path.exists() and read_packed(path).get("format") != FORMAT:
+    if path.exists() and not _is_bundle(path):
         raise ConfigError(f"{path} is there, and is no bundle: it is not overwritten")
     turns = _all_of(KeptTurns(state_dir_of(config) / "turns"), name)
     for one in turns:

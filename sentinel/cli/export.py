@@ -11,7 +11,7 @@ import typer
 from sentinel.adapters.export import SUFFIXES, write_table
 from sentinel.adapters.export import Columns as TableColumns
 from sentinel.cli.shared import RUNS, Columns, ConfigDir, Run, echo, parsed_columns
-from sentinel.daemon.run_files import find_config
+from sentinel.config.run_files import find_config
 from sentinel.daemon.sources import source_named, source_of_run
 from sentinel.judge.readings import CARRIED, COLUMNS, ends_of_descent
 from sentinel.vocabulary.errors import ConfigError

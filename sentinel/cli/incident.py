@@ -10,10 +10,10 @@ import typer
 
 from sentinel.cli.explain import write_bundle
 from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Json, Run, echo, fields_of, local_time, print_json
-from sentinel.daemon.run_files import find_config, incident_log_of
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_events import fold
-from sentinel.plan.sentences import story
+from sentinel.config.run_files import find_config, incident_log_of
+from sentinel.plan.alerts.sentences import story
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.errors import ConfigError
 
 

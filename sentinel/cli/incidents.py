@@ -10,10 +10,10 @@ import typer
 from sentinel.cli.incident import incident_json
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, local_time, print_json
 from sentinel.config import Config
-from sentinel.daemon.run_files import find_config, incident_log_of
-from sentinel.plan.incident import Incident, Proof
-from sentinel.plan.incident_events import fold
-from sentinel.plan.sentences import sentence
+from sentinel.config.run_files import find_config, incident_log_of
+from sentinel.plan.alerts.sentences import sentence
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Incident, Proof
 
 _SHADOW_KEYS = ("incident", "rollback", "rung", "hypothesis", "target", "changes", "lost_steps", "refusal")
 

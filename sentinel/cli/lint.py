@@ -15,7 +15,7 @@ from sentinel import bounded
 from sentinel.adapters.slurm.trainer_files import files_named_in
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, print_json
 from sentinel.config import Config
-from sentinel.daemon.run_files import find_config
+from sentinel.config.run_files import find_config
 from sentinel.jobscript.facts import Facts, declared_size
 from sentinel.jobscript.given import Unread
 from sentinel.jobscript.named_files import with_files

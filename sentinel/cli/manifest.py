@@ -8,7 +8,7 @@ import typer
 
 from sentinel.adapters.checkpoints import write_manifest
 from sentinel.cli.shared import RUNS, ConfigDir, Run, echo, reading_bar
-from sentinel.daemon.run_files import find_config
+from sentinel.config.run_files import find_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.vocabulary.errors import ConfigError
 

@@ -11,8 +11,8 @@ from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Outbox
 from sentinel.cli.shared import RUNS, ConfigDir, Run, echo, local_time
 from sentinel.config import Config
-from sentinel.daemon.run_files import clock, find_config, state_dir_of
-from sentinel.plan.page import trial_page
+from sentinel.config.run_files import clock, find_config, state_dir_of
+from sentinel.plan.alerts.page import trial_page
 from sentinel.vocabulary.errors import ConfigError, PagerError
 
 

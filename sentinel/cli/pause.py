@@ -11,7 +11,7 @@ import typer
 from sentinel import bounded
 from sentinel.adapters.state_files import PAUSED, holds
 from sentinel.cli.shared import RUNS, ConfigDir, Run, echo, this_person
-from sentinel.daemon.run_files import find_config, state_dir_of
+from sentinel.config.run_files import find_config, state_dir_of
 from sentinel.durable import write_atomically
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Run, echo
-from sentinel.daemon.run_files import find_config
+from sentinel.config.run_files import find_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.vocabulary.errors import ConfigError
 

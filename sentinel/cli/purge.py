@@ -14,9 +14,9 @@ from sentinel.adapters.tensorboard import ORIGINALS, changed_originals
 from sentinel.adapters.tensorboard import foreign_entries as foreign_among_originals
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirmed, echo, to_stderr
-from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
+from sentinel.config.run_files import clock, find_config, incident_log_of, state_dir_of
 from sentinel.durable import os_errors_named
-from sentinel.plan.incident import Incident
+from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.errors import ConfigError, QuarantineError
 from sentinel.vocabulary.names import shown
 

@@ -10,8 +10,20 @@ from typing import Annotated, Any
 
 import typer
 
-from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Loss, Run, echo, fields_of, parsed_columns, print_json
-from sentinel.daemon.run_files import find_config
+from sentinel.cli.shared import (
+    RUNS,
+    Columns,
+    ConfigDir,
+    Json,
+    Loss,
+    Run,
+    echo,
+    fields_of,
+    parsed_columns,
+    print_json,
+    to_stderr,
+)
+from sentinel.config.run_files import find_config
 from sentinel.daemon.sources import source_at
 from sentinel.judge.events import Event
 from sentinel.judge.history import History
@@ -19,12 +31,12 @@ from sentinel.judge.reference import smoothed
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind, judge_past
-from sentinel.plan.backtest import WouldDo, would_do
-from sentinel.plan.policy import Policy
-from sentinel.plan.target import rollback_to
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.choose.target import rollback_to
+from sentinel.plan.review.backtest import WouldDo, would_do
 from sentinel.sources.column_source import ColumnSource
 from sentinel.sources.opening import open_sources
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.sample import CheckpointSaved
 
 
@@ -70,23 +82,31 @@ def replay(
     steps = (*(planned or ()), *(config.run.planned_steps if config else ()))
     paths_of_references = (*(reference or ()), *(config.run.reference if config else ()))
     references = [smoothed(str(path), source_at(path, columns)) for path in paths_of_references]
-    replayed = [
-        _replay(
-            source,
-            Replay(thresholds, steps, references),
-            policy.margin_steps,
-            still_running=still_running,
-            explain=explain,
-            backtest=(policy, save_every) if decisions else None,
-        )
-        for path in paths
-        for source in open_sources(path, columns)
-    ]
-    if as_json:
+    backtest, replayed, refused = (policy, save_every) if decisions else None, list[_Replayed](), list[SentinelError]()
+    for path in paths:
+        try:
+            for source in open_sources(path, columns):
+                made = Replay(thresholds, steps, references)
+                replayed.append(
+                    _replay(
+                        source,
+                        made,
+                        policy.margin_steps,
+                        still_running=still_running,
+                        explain=explain,
+                        backtest=backtest,
+                    )
+                )
+        except SentinelError as error:  # the others are shown
+            refused.append(error)
+    if as_json and replayed:
         print_json([_document(each, explain=explain) for each in replayed])
-    else:
-        for each in replayed:
-            _show(each, explain=explain)
+    for each in replayed if not as_json else ():
+        _show(each, explain=explain)
+    for other in refused[:-1]:
+        to_stderr(str(other))
+    if refused:
+        raise refused[-1]
     return int(any(each.verdict.kind is VerdictKind.DIVERGED for each in replayed))
 
 

@@ -28,18 +28,18 @@ from sentinel.cli.shared import (
     to_stderr,
 )
 from sentinel.config import Config
+from sentinel.config.run_files import clock, find_config
 from sentinel.daemon.paging import delivering
-from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import Parts, assemble_to_act
-from sentinel.plan.actions import VerifyCheckpoint, describe, to_json
-from sentinel.plan.decision import Wanted, plan_by_hand
-from sentinel.plan.forecast import coming_saves, price, unconfirmed
-from sentinel.plan.incident import Rollback, incident_id
-from sentinel.plan.incident_events import closed, decided, opened
-from sentinel.plan.liveness import life_of
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.events import closed, decided, opened
+from sentinel.plan.incident.incident import Rollback, incident_id
 from sentinel.plan.observation import Checkpoint, Life, RunState
-from sentinel.plan.policy import Policy
-from sentinel.plan.rollback import Plan
+from sentinel.plan.restart.actions import VerifyCheckpoint, describe, to_json
+from sentinel.plan.restart.decision import Wanted, plan_by_hand
+from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
+from sentinel.plan.restart.liveness import life_of
+from sentinel.plan.restart.rollback import Plan
 from sentinel.reports.rungs import known_failures
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 

@@ -11,7 +11,7 @@ import typer
 
 from sentinel.adapters.slurm import SlurmClient
 from sentinel.cli.shared import RUNS, ConfigDir, Observe, Run, echo
-from sentinel.daemon.run_files import config_path, find_config, state_dir_of
+from sentinel.config.run_files import config_path, find_config, state_dir_of
 from sentinel.durable import write_atomically
 
 _SCRIPT = """\

@@ -1,44 +1,91 @@
-"""`sentinel status`: the run's verdict, step, loss and budget."""
+"""`sentinel status`: the run's verdict, step, loss and budget; or a line for each of several runs."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from sentinel.act.kept_ancestor import KeptAncestor
 from sentinel.act.look import Look
 from sentinel.act.starts import Starts
 from sentinel.cli.incident import incident_json
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, fields_of, looking_line, print_json
-from sentinel.config import Config
-from sentinel.daemon.run_files import clock, find_config
+from sentinel.config import Config, load_config
+from sentinel.config.run_files import Chosen, clock, find_config
 from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
-from sentinel.plan.certificate import taken_back
-from sentinel.plan.forecast import lost_so_far
-from sentinel.plan.liveness import Known, life_of
-from sentinel.plan.restart import newest_audit
-from sentinel.plan.rollback import KILL_FILE, PAUSED
+from sentinel.plan.restart.forecast import lost_so_far
+from sentinel.plan.restart.liveness import Known, life_of
+from sentinel.plan.restart.restart import newest_audit
+from sentinel.plan.restart.rollback import KILL_FILE, PAUSED
+from sentinel.plan.starts.certificate import taken_back
+from sentinel.vocabulary.errors import SentinelError
 
+_OF_EACH = ("run", "mode", "verdict", "reason", "global_step", "loss", "incident")  # of one of several runs
 _LAST_EVENTS = 5  # `replay` prints all events
 
 
-def status(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
+def status(
+    run: Run = None,
+    every: Annotated[bool, typer.Option("--all", help="One line for each run of --config-dir.")] = False,
+    config_dir: ConfigDir = RUNS,
+    as_json: Json = False,
+) -> int:
+    """Of several runs, without --run: one line each, and the largest exit code."""
+    if every or (run is None and len(list(config_dir.glob("*.toml"))) > 1):
+        paths = Chosen(runs=() if run is None else (run,), everything=True, config_dir=config_dir).paths()
+        return _show_all(paths, as_json=as_json)
     return show(find_config(run, config_dir), as_json=as_json)
 
 
 def show(config: Config, *, as_json: bool) -> int:
     """Prints the run's status; 1 where it has diverged, stalled or is down."""
-    near = neighbours_of(config)
-    with looking_line() as near.checkpoints.progress:
-        look = observer_of(config, near).look(clock())
-    kept = KeptAncestor(near.state_dir, near.source, config.run.name)
-    look = look.known(start=Starts(kept).audit(look))
-    job = life_of(look.run)
-    document = _document(config, look, job, unreadable_lines=near.source.unreadable)
+    document, look = _looked(config)
     if as_json:
         print_json(document)
     else:
         _print(document, look)
     return int(look.verdict.kind in UNHEALTHY)
+
+
+def _show_all(paths: tuple[Path, ...], *, as_json: bool) -> int:
+    """A run that can't be looked at is told on its line, and hides no other."""
+    rows, worst = list[dict[str, Any]](), 0
+    for path in paths:
+        row: dict[str, Any] = {**dict.fromkeys(_OF_EACH), "run": path.stem, "problem": None}
+        try:
+            document, look = _looked(load_config(path))
+            found = look.run.open_incident
+            row |= {key: document.get(key) for key in _OF_EACH} | {"incident": found.id if found is not None else None}
+            code = int(look.verdict.kind in UNHEALTHY)
+        except SentinelError as error:
+            row["problem"], code = str(error), error.exit_code
+        rows.append(row)
+        worst = max(worst, code)
+        if not as_json:
+            echo(_line(row))
+    if as_json:
+        print_json(rows)
+    return worst
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    if row["problem"] is not None:
+        return f"{row['run']}: can't be looked at: {row['problem']}"
+    at = "" if row["global_step"] is None else f" at step {row['global_step']}, loss {row['loss']:.4f}"
+    incident = "" if row["incident"] is None else f", {row['incident']} is open"
+    return f"{row['run']}: {row['verdict']}{at} (mode {row['mode']}{incident})"
+
+
+def _looked(config: Config) -> tuple[dict[str, Any], Look]:
+    near = neighbours_of(config)
+    with looking_line() as near.checkpoints.progress:
+        look = observer_of(config, near).look(clock())
+    kept = KeptAncestor(near.state_dir, near.source, config.run.name)
+    look = look.known(start=Starts(kept).audit(look))
+    return _document(config, look, life_of(look.run), unreadable_lines=near.source.unreadable), look
 
 
 def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:

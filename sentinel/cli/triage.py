@@ -15,7 +15,7 @@ from sentinel.adapters.slurm.submissions import Submissions
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts, echo
 from sentinel.config import Config
-from sentinel.daemon.run_files import bisect_folder, clock, find_config, incident_log_of, state_dir_of
+from sentinel.config.run_files import bisect_folder, clock, find_config, incident_log_of, state_dir_of
 from sentinel.daemon.sources import source_at, source_of_run
 from sentinel.judge.reference import smoothed
 from sentinel.reports.bisect import reports_in

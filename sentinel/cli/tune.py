@@ -12,21 +12,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.act.probe_command import OWN_TRAINER
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, table
 from sentinel.config import Bisect, Config
+from sentinel.config.run_files import find_config, state_dir_of
 from sentinel.daemon.probes import probe_jobs, started_from
-from sentinel.daemon.run_files import find_config, state_dir_of
 from sentinel.durable import os_errors_named
 from sentinel.jobscript.reading import Read, read_command, read_text
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.plan.probe import Probe
-from sentinel.tune.report import BLOCK, Report, deepspeed_block, ladder_rung, report_of, trainer_options
-from sentinel.tune.search import Pacing
-from sentinel.tune.task import SETTING, UNIT, What, task_of
-from sentinel.tune.tuner import Tuner
+from sentinel.lab.probes.command import OWN_TRAINER
+from sentinel.lab.probes.probe import Probe
+from sentinel.lab.tune.report import BLOCK, Report, deepspeed_block, ladder_rung, report_of, trainer_options
+from sentinel.lab.tune.search import Pacing
+from sentinel.lab.tune.task import SETTING, UNIT, What, task_of
+from sentinel.lab.tune.tuner import Tuner
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunStarted
@@ -52,7 +52,7 @@ def tune(
     as_json: Json = False,
 ) -> int:
     """An interrupted search is resumed by the same command: finished probes are not run again."""
-    from sentinel.tune.picture import draw
+    from sentinel.reports.tuning import draw
 
     config = find_config(run, config_dir)
     console = Console(stderr=True, highlight=False, width=120)

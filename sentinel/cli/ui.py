@@ -12,7 +12,7 @@ from sentinel.adapters.exposition.server import SHORTEST_TOKEN, Certificate, is_
 from sentinel.adapters.paging.secret import Secret
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts, echo
 from sentinel.cli.triage import documents
-from sentinel.daemon.run_files import find_config, state_dir_of
+from sentinel.config.run_files import find_config, state_dir_of
 from sentinel.daemon.sources import source_of
 from sentinel.reports.triage.server import Feed, TriageServer
 from sentinel.vocabulary.errors import ConfigError

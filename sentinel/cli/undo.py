@@ -11,10 +11,10 @@ import typer
 from sentinel.act.perform import wait_until_quiet
 from sentinel.act.undo import quarantine_of, take_back, undo_incident, undoable
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Yes, confirmed, echo, to_stderr
+from sentinel.config.run_files import clock, find_config
 from sentinel.daemon.paging import delivering
-from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import Parts, assemble_to_act
-from sentinel.plan.incident import Incident
+from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 
 

@@ -35,9 +35,9 @@ def watch(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level DEBUG.")] = False,
 ) -> int:
     """With several runs the exit code is the largest of theirs."""
+    from sentinel.config.run_files import Chosen
     from sentinel.daemon import supervisor
     from sentinel.daemon.logs import log_to_stderr
-    from sentinel.daemon.run_files import Chosen
 
     log_to_stderr(verbose=verbose)
     if not everything and (workers is not None or most is not None):

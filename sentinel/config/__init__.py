@@ -1,6 +1,8 @@
 """runs/NAME.toml -> a frozen Config. A wrong key or value is an error that lists the right ones.
 
-Configured once, at the door: nothing else reads files of settings or the environment.
+Configured once, at the start: nothing else reads files of settings or the environment.
+
+In: TOML text. Out: `Config`, and the paths that follow from it (`run_files`).
 """
 
 from sentinel.config.tables import Bisect, Config, Launcher, Run, Source, Watch

@@ -12,7 +12,7 @@ from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Paging
 from sentinel.adapters.wandb import WandbRun
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.policy import Policy, Tuning
+from sentinel.plan.choose.policy import Policy, Tuning
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range

@@ -15,8 +15,8 @@ from sentinel import bounded
 from sentinel.adapters.paging.settings import EXAMPLES
 from sentinel.config.removed_keys import without_removed
 from sentinel.config.tables import Config
-from sentinel.plan.ladder import Rung
-from sentinel.plan.policy import Policy
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text

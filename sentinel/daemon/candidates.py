@@ -9,7 +9,7 @@ from threading import Lock
 
 from sentinel.adapters.lock import RunLock
 from sentinel.config import Config
-from sentinel.daemon.run_files import state_dir_of
+from sentinel.config.run_files import state_dir_of
 from sentinel.daemon.watched_run import run_prefixed
 
 log = logging.getLogger(__name__)

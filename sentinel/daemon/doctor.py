@@ -19,16 +19,16 @@ from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
 from sentinel.adapters.state_files import KILL, PAUSED, holds
 from sentinel.config import Config
+from sentinel.config.run_files import clock, source_log_of, state_dir_of
 from sentinel.daemon.finding import Finding, Near, adapters_of, probes
 from sentinel.daemon.preconditions import faults_of
-from sentinel.daemon.run_files import clock, source_log_of, state_dir_of
 from sentinel.daemon.wiring import observer_of
 from sentinel.durable import move, os_errors_named, write_atomically
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.ladder import Rung
-from sentinel.plan.liveness import life_of
-from sentinel.plan.mitigation import not_applied, overrides_for
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.mitigation import not_applied, overrides_for
 from sentinel.plan.observation import Life, RunState
+from sentinel.plan.restart.liveness import life_of
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.overrides import Anchor
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from sentinel.daemon.run_files import Chosen
+from sentinel.config.run_files import Chosen
 from sentinel.vocabulary.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Delivery, Outbox
 from sentinel.config import Config
 from sentinel.durable import write_atomically
-from sentinel.plan.page import ended, page_from_json, pages
+from sentinel.plan.alerts.page import ended, page_from_json, pages
 from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 

@@ -11,18 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sentinel import bounded
-from sentinel.act.bisect import Bisect, question_about
 from sentinel.act.neighbours import Launcher
-from sentinel.act.probe_command import (
-    OWN_TRAINER,
-    Folders,
-    command_of,
-    own_trainer_options,
-    refuse_the_runs,
-    script_lines,
-    script_of,
-)
-from sentinel.act.probes import LOG, ProbeJob
 from sentinel.act.source import Source
 from sentinel.adapters.read_only import command_through
 from sentinel.adapters.slurm import SlurmClient
@@ -32,21 +21,32 @@ from sentinel.adapters.slurm.trainer_files import scheduler_of
 from sentinel.config import Bisect as BisectSettings
 from sentinel.config import Config
 from sentinel.config import Launcher as LauncherSettings
-from sentinel.daemon.run_files import bisect_folder, incident_log_of, state_dir_of
+from sentinel.config.run_files import bisect_folder, incident_log_of, state_dir_of
+from sentinel.daemon.launchers import launcher_of
 from sentinel.daemon.sources import source_of
-from sentinel.daemon.wiring import launcher_of
 from sentinel.durable import make_folders, os_errors_named, write_atomically
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.probe_script import behind, first_task, has_error_file
 from sentinel.jobscript.reading import read_command, read_text
 from sentinel.judge.history import History
+from sentinel.lab.bisect.bisect import Bisect, question_about
+from sentinel.lab.bisect.question import Means
+from sentinel.lab.probes.at_work import LOG, ProbeJob
+from sentinel.lab.probes.command import (
+    OWN_TRAINER,
+    Folders,
+    command_of,
+    own_trainer_options,
+    refuse_the_runs,
+    script_lines,
+    script_of,
+)
+from sentinel.lab.probes.probe import Limits, Probe
 from sentinel.lint import Known
-from sentinel.plan.bisect_probes import Means
-from sentinel.plan.incident import Incident
+from sentinel.plan.incident.incident import Incident
 from sentinel.plan.observation import RunState
-from sentinel.plan.probe import Limits, Probe
-from sentinel.plan.start_audit import audits_of
+from sentinel.plan.starts.audit import audits_of
 from sentinel.vocabulary.errors import ConfigError, SlurmUnavailable
 from sentinel.vocabulary.sample import RunStarted
 

@@ -11,8 +11,8 @@ from threading import BoundedSemaphore, Event, Thread
 from sentinel.act.look import Look
 from sentinel.adapters.checkpoints import Checkpoints, Pace, ReadingStoppedError, lower_priority
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.choose.target import healthy_until
 from sentinel.plan.observation import Checkpoint
-from sentinel.plan.target import healthy_until
 from sentinel.vocabulary.errors import SentinelError
 
 log = logging.getLogger(__name__)

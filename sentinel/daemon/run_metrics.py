@@ -16,8 +16,8 @@ from sentinel.daemon.run_series import ActionCounts, Turns, exposed, of_daemon
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.readings import BANDED
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.choose.policy import Mode
 from sentinel.plan.facts import Outcome
-from sentinel.plan.policy import Mode
 from sentinel.vocabulary.sample import Sample
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, get_args
 
 from sentinel.act.look import Look
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.actions import KINDS
-from sentinel.plan.alerts import AGAIN_S, unsettled
-from sentinel.plan.forecast import lost_so_far
-from sentinel.plan.incident import Event, Incident, Proof, Status
-from sentinel.plan.policy import Mode, Policy
-from sentinel.plan.restart import newest_audit
-from sentinel.plan.start_audit import Continued
+from sentinel.plan.alerts.alerts import AGAIN_S, unsettled
+from sentinel.plan.choose.policy import Mode, Policy
+from sentinel.plan.incident.incident import Event, Incident, Proof, Status
+from sentinel.plan.restart.actions import KINDS
+from sentinel.plan.restart.forecast import lost_so_far
+from sentinel.plan.restart.restart import newest_audit
+from sentinel.plan.starts.audit import Continued
 from sentinel.vocabulary.metrics import PREFIX, Exemplar, Shown, exemplar
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from queue import Empty, SimpleQueue
 
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.config import Config
+from sentinel.config.run_files import Chosen, conflicts, place_of, read
 from sentinel.daemon.candidates import Candidate, Room
 from sentinel.daemon.folder_look import FolderLook
 from sentinel.daemon.paging import check_pagers
 from sentinel.daemon.places import Place, Standing
-from sentinel.daemon.run_files import Chosen, conflicts, place_of, read
 from sentinel.daemon.scheduler import Fleet, SignalFlag
 from sentinel.vocabulary.errors import ConfigError
 

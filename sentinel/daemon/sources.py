@@ -13,7 +13,7 @@ from sentinel.adapters.journal import Journals
 from sentinel.adapters.prometheus.api import Api, Door
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.config import Config, load_config
-from sentinel.daemon.run_files import clock, find_config, source_log_of, state_dir_of
+from sentinel.config.run_files import clock, find_config, source_log_of, state_dir_of
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
 from sentinel.vocabulary.sample import Record

@@ -16,12 +16,12 @@ from sentinel.act.look import Look
 from sentinel.adapters.exposition.exposition import NAME, Exposition
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
+from sentinel.config.run_files import Chosen, conflicts, read, state_dir_of
 from sentinel.daemon.candidates import Room
 from sentinel.daemon.logs import CONSOLE, say_to_stderr
 from sentinel.daemon.paging import check_pagers
 from sentinel.daemon.places import InProcess, Place
 from sentinel.daemon.pool import Pool
-from sentinel.daemon.run_files import Chosen, conflicts, read, state_dir_of
 from sentinel.daemon.run_table import RunTable
 from sentinel.daemon.scheduler import Fleet, SignalFlag
 from sentinel.daemon.sources import SharedSources, source_of

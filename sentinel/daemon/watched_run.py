@@ -17,9 +17,9 @@ from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
+from sentinel.config.run_files import clock, state_dir_of
 from sentinel.daemon import wiring
 from sentinel.daemon.doctor import check_before_acting
-from sentinel.daemon.run_files import clock, state_dir_of
 from sentinel.daemon.run_metrics import RunMetrics, Shows
 from sentinel.daemon.sources import Sources
 from sentinel.plan.facts import Outcome

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from sentinel.act.bisect import Bisect, Bisecting
 from sentinel.act.following import References
 from sentinel.act.judge_cache import JudgeCache
-from sentinel.act.neighbours import Launcher, Neighbours
+from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, Performer, Say
-from sentinel.act.wandb_branches import WandbBranches
 from sentinel.adapters.checkpoints import MANIFESTS, VERIFIED, Checkpoints, Claim
-from sentinel.adapters.elsewhere import ElsewhereLauncher
-from sentinel.adapters.local import LocalJobs, LocalLauncher
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.mounts import is_local
-from sentinel.adapters.slurm import Queues, SlurmClient, SlurmLauncher, SlurmSettings
+from sentinel.adapters.slurm import Queues
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config
+from sentinel.config.run_files import clock, incident_log_of, source_log_of, state_dir_of
+from sentinel.daemon.launchers import launcher_of, wandb_of
 from sentinel.daemon.paging import Paging, paging_of
 from sentinel.daemon.preconditions import faults_of
 from sentinel.daemon.read_ahead import READ_AHEAD_MB_PER_S, ReadAhead
-from sentinel.daemon.run_files import clock, incident_log_of, source_log_of, state_dir_of
 from sentinel.daemon.sources import Sources, source_at, source_of
 from sentinel.judge.history import History
 from sentinel.judge.reference import smoothed
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.decision import gpu_hours_left
-from sentinel.plan.incident import Incident
+from sentinel.lab.bisect.bisect import Bisect, Bisecting
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.incident import Incident
 from sentinel.plan.observation import RunState
-from sentinel.plan.policy import Policy
+from sentinel.plan.restart.decision import gpu_hours_left
 from sentinel.vocabulary.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -62,58 +57,6 @@ def neighbours_of(config: Config, *, sources: Sources = source_of, queues: Queue
         wandb=wandb_of(config, state_dir),
         source_log=source_log_of(config, state_dir) if config.source.kind == "log" else None,
     )
-
-
-def wandb_of(config: Config, state_dir: Path) -> WandbBranches | None:
-    """None where nothing is to be done in W&B at a rollback."""
-    if config.wandb.after_rollback == "off":
-        return None
-    return WandbBranches(state_dir / "wandb-branches.json", config.run.name, config.wandb)
-
-
-def launcher_of(
-    config: Config,
-    state_dir: Path,
-    log: Path,
-    queues: Queues | None = None,
-    *,
-    environment: Callable[[], dict[str, str]] | None = None,
-) -> Launcher:
-    """`environment`: what its jobs get, in place of what W&B's branches need."""
-    launcher = config.launcher
-    if environment is None:
-        branches = wandb_of(config, state_dir)
-        environment = branches.environment if branches is not None else dict[str, str]
-    if launcher.kind == "elsewhere":
-        return ElsewhereLauncher()
-    if launcher.kind == "local":
-        return LocalLauncher(
-            LocalJobs(state_dir, config.launcher.command),
-            command=launcher.command,
-            working_directory=launcher.working_directory,
-            log=log,
-            stop_grace_s=launcher.stop_grace_s,
-            environment=environment,
-        )
-    # two projects of one user may have runs of one name: their state folders differ
-    digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
-    settings = SlurmSettings(
-        run=f"{config.run.name}~{digest}",
-        state_dir=state_dir,
-        job_name=launcher.job_name,
-        script=launcher.script,
-        working_directory=launcher.working_directory.resolve(),
-        changes_in_script=launcher.changes_in_script,
-        scheduler_override=launcher.scheduler_override,
-        sbatch_arguments=launcher.sbatch_arguments,
-        environment=environment,
-        own_job=os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID"),
-        exclude_after_failures=launcher.exclude_after_failures,
-        query_interval_s=launcher.query_interval_s,
-        stop_grace_s=launcher.stop_grace_s,
-    )
-    client = SlurmClient(user=launcher.user, timeout_s=launcher.slurm_timeout_s)
-    return SlurmLauncher(client, settings, queue=queues.of(client) if queues else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +136,7 @@ def assemble_to_act(config: Config, say: Say, progress: Callable[[float], None] 
 
 def bisecting_of(config: Config, observer: Observer) -> Bisecting:
     def make(incident: Incident, history: History, run: RunState) -> Bisect:
-        from sentinel.daemon.probes import bisect_about
+        from sentinel.daemon.probes import bisect_about  # few ladders have such a rung
 
         left = gpu_hours_left(run, config.policy)
         return bisect_about(config, incident, history, run, observer.started, log.info, left)

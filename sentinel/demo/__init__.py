@@ -1,1 +1,4 @@
-"""The main job, on real training: diverge, judge, roll back, restart, prove."""
+"""The whole path on a real, small training: diverge, judge, roll back, restart, prove.
+
+In: a folder and a seed. Out: a run's folders, its report and its picture.
+"""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.config.toml import rung_text
-from sentinel.plan.ladder import Rung
+from sentinel.plan.choose.ladder import Rung
 from sentinel.vocabulary.numbers import dump_json
 
 LANGUAGE = "language.bin"

@@ -19,8 +19,8 @@ from sentinel.demo.configuration import WITH_LAYERNORMS, Recipe, trainer_command
 from sentinel.judge.analysis.correlation.columns import correlate_readings
 from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
-from sentinel.plan.sentences import sentence
-from sentinel.reports.chronicle import AttemptRow, attempt_rows
+from sentinel.plan.alerts.sentences import sentence
+from sentinel.reports.attempts import AttemptRow, attempt_rows
 from sentinel.reports.past import Past, read_past
 from sentinel.sources.journals import journals_as_columns
 from sentinel.vocabulary.errors import ConfigError, PermanentError

@@ -4,6 +4,9 @@ The script is read with bash's grammar (tree-sitter), never run. What is changed
 Python program that the script starts. Each change is made on its own and then read again: had it changed what else
 the trainer gets, it would be refused. What a script does not show can't be seen: options that come from the
 environment, from a sourced file or from `sbatch`'s arguments; that is for the proof after the restart.
+
+In: a script's text, and the changes as values. Out: the new text, or ScriptRefused with the line; the facts that the
+script shows.
 """
 
 from __future__ import annotations

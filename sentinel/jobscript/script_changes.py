@@ -22,7 +22,7 @@ from sentinel.jobscript.megatron_options import (
     warmup_end_tokens,
 )
 from sentinel.jobscript.reading import Read, read_text
-from sentinel.plan.baseline import Baseline, filled, lr_warmup_steps
+from sentinel.plan.incident.baseline import Baseline, filled, lr_warmup_steps
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.pacing import LrSchedule

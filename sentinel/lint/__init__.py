@@ -2,6 +2,8 @@
 
 tr8-104B trained five experiments with a model of 57B, for one number that had been left from another shape. Each rule
 here is one formula with its source; it takes what is known of the run and says nothing about what is not.
+
+In: facts of a job script or of a configuration. Out: findings, each with its rule and its reason.
 """
 
 from __future__ import annotations

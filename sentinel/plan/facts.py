@@ -14,13 +14,13 @@ from sentinel.judge.history import History
 from sentinel.judge.recovery_check import Recovery
 from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.actions import Action
-from sentinel.plan.baseline import OnsetReadings
-from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Event, Incident, Rollback
+from sentinel.plan.incident.baseline import OnsetReadings
+from sentinel.plan.incident.incident import Event, Incident, Rollback
 from sentinel.plan.observation import RunState
-from sentinel.plan.page import AlertTopic, Severity
-from sentinel.plan.start_audit import StartAudit
+from sentinel.plan.restart.actions import Action
+from sentinel.plan.starts.audit import StartAudit
+from sentinel.plan.starts.evidence import Evidence
+from sentinel.plan.topics import AlertTopic, Severity
 
 
 class Outcome(IntEnum):

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sentinel.judge.unhealthy_spans import UnhealthySpan
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Approval, Incident, Place
+from sentinel.plan.incident.baseline import Baseline
+from sentinel.plan.incident.incident import Approval, Incident, Place
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.actions import KINDS, AskForSave
-from sentinel.plan.alerts import alerts_of, with_alerts
+from sentinel.plan.alerts.alerts import alerts_of, with_alerts
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Failure, Memory, Outcome, Turn
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_events import opened, stopped
-from sentinel.plan.policy import Policy
-from sentinel.plan.restart import bad_start_turn, hang_turn, restart_turn
-from sentinel.plan.start_audit import audited
+from sentinel.plan.incident.events import opened, stopped
+from sentinel.plan.incident.incident import Incident
+from sentinel.plan.restart.actions import KINDS, AskForSave
+from sentinel.plan.restart.restart import bad_start_turn, hang_turn, restart_turn
+from sentinel.plan.starts.audit import audited
 from sentinel.plan.turn_incident import incident_turn
 from sentinel.plan.turn_unfinished import undo_turn
 

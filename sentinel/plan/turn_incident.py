@@ -7,17 +7,17 @@ from dataclasses import asdict, replace
 
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.actions import QuarantineCheckpoints, VerifyCheckpoint
-from sentinel.plan.baseline import filled
-from sentinel.plan.decision import decide, has_not_healed, plan_recovery
-from sentinel.plan.evidence import FIRST_STEPS
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, JournalFacts, Turn, started_for
-from sentinel.plan.incident import Event, Incident, Proof, Rollback, Skip, digest_of
-from sentinel.plan.incident_events import closed, decided, event, ignored, proof, rung_failed
-from sentinel.plan.policy import Policy
-from sentinel.plan.proof import Check, outcome, prove
-from sentinel.plan.rollback import Plan, on_hold, plan_rollback
-from sentinel.plan.turn_probes import refused_turn, stop_turn, turn_beside
+from sentinel.plan.incident.baseline import filled
+from sentinel.plan.incident.events import closed, decided, event, rung_failed
+from sentinel.plan.incident.incident import Event, Incident, Proof, Rollback, Skip, digest_of
+from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint
+from sentinel.plan.restart.decision import decide, has_not_healed, plan_recovery
+from sentinel.plan.restart.rollback import Plan, on_hold, plan_rollback
+from sentinel.plan.starts.evidence import FIRST_STEPS
+from sentinel.plan.starts.proof import Check, ignored, outcome, proof_event, prove
+from sentinel.plan.turn_bisect import refused_turn, stop_turn, turn_beside
 from sentinel.plan.turn_unfinished import held_turn, removed_turn
 
 
@@ -204,7 +204,7 @@ def _prove(incident: Incident, rollback: Rollback, attempt: JournalFacts, facts:
     if len(found.samples) < FIRST_STEPS and not over:
         return Turn(reason=f"the proof of {rollback.id} waits for the first {FIRST_STEPS} steps")
     checks = prove(rollback, found, incident.baseline)
-    shown = proof(rollback, attempt.number, checks)
+    shown = proof_event(rollback, attempt.number, checks)
     if outcome(checks) is not Proof.CONTRADICTED:
         return Turn(reason=f"attempt {attempt.number} contradicts nothing of {rollback.id}", records=(shown,))
     by_hand = incident.onset_range is None  # what a person has asked for is theirs to settle

@@ -3,13 +3,13 @@ older release began."""
 
 from __future__ import annotations
 
-from sentinel.plan.actions import MOVES_FILES, RestorePinned, StopJob, VerifyCheckpoint
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Outcome, Turn
-from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.incident_events import stopped
-from sentinel.plan.policy import Policy
-from sentinel.plan.rollback import Plan, begun_since, on_hold
-from sentinel.plan.turn_probes import stop_turn
+from sentinel.plan.incident.events import stopped
+from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.restart.actions import MOVES_FILES, RestorePinned, StopJob, VerifyCheckpoint
+from sentinel.plan.restart.rollback import Plan, begun_since, on_hold
+from sentinel.plan.turn_bisect import stop_turn
 
 _PUT_IN_ORDER = (VerifyCheckpoint, RestorePinned, *MOVES_FILES)
 

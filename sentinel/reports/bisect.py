@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel import bounded
-from sentinel.act.bisect import REPORT
+from sentinel.lab.bisect.bisect import REPORT
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.texts import markdown

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -13,67 +11,13 @@ from typing import Any
 import numpy as np
 
 from sentinel.durable import write_atomically
-from sentinel.judge.history import Attempt
-from sentinel.plan.forecast import lost_so_far
-from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.sentences import story
+from sentinel.plan.alerts.sentences import story
+from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.restart.forecast import lost_so_far
+from sentinel.reports.attempts import AttemptRow, attempt_rows
 from sentinel.reports.bisect import chapter
 from sentinel.reports.past import Past
 from sentinel.vocabulary.texts import markdown
-
-_ENDS = ("opened", "rung_failed")  # events with the onset of the attempt that they end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRow:
-    attempt: int
-    mitigation: str | None  # the rung that it was started with; None for the first
-    resumed_from: int | None
-    first_step: int | None
-    last_step: int | None
-    steps_loss_ratio_gt_1_2: int
-    max_loss_ratio: float
-    onset_step: int | None  # early end of the onset; None where it did not diverge
-    alarm_step: int | None
-    verdict: str
-    validation_loss: float | None  # the last one, nats
-
-
-def attempt_rows(past: Past) -> tuple[AttemptRow, ...]:
-    """What each attempt was started with and what became of it, in the order of the attempts."""
-    return tuple(_row(attempt, past) for attempt in past.history.attempts.values())
-
-
-def _row(attempt: Attempt, past: Past) -> AttemptRow:
-    rollbacks = {name: r for i in past.incidents for r in i.rollbacks for name in r.names}
-    started = attempt.started
-    rollback = rollbacks.get(started.rollback) if started and started.rollback else None
-    ended = next((e for e in past.events if e["event"] in _ENDS and e.get("attempt") == attempt.number), {})
-    onset = ended.get("onset_range")
-    steps, ratios = past.curve(attempt.number, "loss_ratio")
-    return AttemptRow(
-        attempt=attempt.number,
-        mitigation=rollback.rung if rollback else None,
-        resumed_from=started.resumed_from if started else None,
-        first_step=int(steps.min()) if len(steps) else None,
-        last_step=int(steps.max()) if len(steps) else None,
-        steps_loss_ratio_gt_1_2=int((ratios > 1.2).sum()),
-        max_loss_ratio=math.nan if np.isnan(ratios).all() else float(np.nanmax(ratios)),
-        onset_step=onset[0] if onset else None,
-        alarm_step=ended.get("alarm_step"),
-        verdict=_verdict(attempt, ended, past.incidents),
-        validation_loss=attempt.validations[-1].loss if attempt.validations else None,
-    )
-
-
-def _verdict(attempt: Attempt, ended: Mapping[str, Any], incidents: tuple[Incident, ...]) -> str:
-    if ended:
-        did_diverge = ended["event"] == "opened" or ended.get("alarm_step") is not None
-        return "diverged" if did_diverge else "not recovered"
-    cured = [i.current.id for i in incidents if i.outcome == "recovered" and i.current is not None]
-    if attempt.started is not None and attempt.started.rollback in cured:
-        return "recovered"
-    return "finished" if attempt.end_reason == "finished" else "cut short"
 
 
 def write_chronicle(

@@ -17,8 +17,8 @@ from sentinel.judge.reference import Reference
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import judge_past
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Incident
 from sentinel.sources.column_source import ColumnSource
 
 

@@ -16,7 +16,7 @@ from scipy import special
 
 from sentinel.judge.analysis.correlation.table import Correlations, LagProfile
 from sentinel.judge.reference import Reference
-from sentinel.reports.chronicle import AttemptRow
+from sentinel.reports.attempts import AttemptRow
 from sentinel.reports.past import Past
 from sentinel.reports.triage.curves import decimated
 from sentinel.vocabulary.texts import neutral

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from sentinel.plan.ladder import Rung
+from sentinel.plan.choose.ladder import Rung
 from sentinel.reports.refusals import without_links
 from sentinel.vocabulary.codec import read
 

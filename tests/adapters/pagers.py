@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from sentinel.plan.page import Page
+from sentinel.plan.alerts.page import Page
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

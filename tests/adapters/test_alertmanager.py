@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.adapters.paging import settings
 from sentinel.adapters.paging.channels import Channel
-from sentinel.plan.page import trial_page
+from sentinel.plan.alerts.page import trial_page
 from sentinel.vocabulary.errors import PagerError
 from tests.adapters import servers
 from tests.adapters.pagers import NO_PROXY, Receiver, free_port, page, receiver, until

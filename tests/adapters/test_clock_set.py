@@ -13,7 +13,7 @@ from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger
 from sentinel.act.wall_clock import EventTimes, WallClock
 from sentinel.act.watch import Watch
-from sentinel.plan.policy import Policy
+from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.errors import TemporaryError
 
 DAY_S = 86400.0

@@ -15,7 +15,7 @@ import pytest
 
 from sentinel.adapters.grafana.shipped import differences, fitted, shipped
 from sentinel.cli.dashboards import dashboards
-from sentinel.plan.annotations import Annotation
+from sentinel.plan.alerts.annotations import Annotation
 from sentinel.vocabulary.errors import ConfigError, GrafanaUnavailable
 from sentinel.vocabulary.sample import Sample, encode
 from tests.adapters.grafana_stub import PUBLISHED, TOKEN, Stub, grafana_stub, says, wrong_with

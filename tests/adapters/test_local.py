@@ -217,6 +217,18 @@ def test_a_trainer_that_was_started_by_hand_as_configured_is_the_runs_before_it_
         assert (writer.pid, writer.not_ours is None) == (trainer.pid, True)
 
 
+def test_who_writes_the_judged_log_is_the_runs_and_who_reads_it_is_not(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    jobs = LocalJobs(tmp_path / "state", judged_log=log)
+    opens = "import sys, time; f = open(sys.argv[1], sys.argv[2]); print(flush=True); time.sleep(600)"
+    with (
+        typed([sys.executable, "-c", opens, str(log), "a"], tmp_path / "state") as trainer,
+        typed([sys.executable, "-c", opens, str(log), "r"], tmp_path / "state"),
+    ):
+        assert [w.pid for w in jobs.writers() if w.not_ours is None] == [trainer.pid]
+
+
 @pytest.mark.parametrize(
     ("newest", "is_stranger"),
     [

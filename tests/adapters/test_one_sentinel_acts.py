@@ -18,7 +18,7 @@ from sentinel.daemon import wiring
 from sentinel.daemon.sources import source_of
 from sentinel.daemon.watched_run import Shared, Watched
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.actions import Action
+from sentinel.plan.restart.actions import Action
 from sentinel.vocabulary.errors import LockHeld
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import Sample, encode

@@ -20,7 +20,7 @@ import pytest
 from sentinel.adapters.paging import settings
 from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Delivery, Outbox
-from sentinel.plan.page import Page
+from sentinel.plan.alerts.page import Page
 from sentinel.vocabulary.errors import ConfigError, FilesystemUnavailable, PagerError
 from tests.adapters.pagers import (
     NO_PROXY,

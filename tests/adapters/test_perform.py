@@ -12,7 +12,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.config import load_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.actions import (
+from sentinel.plan.restart.actions import (
     Action,
     BranchWandb,
     CutTensorBoard,

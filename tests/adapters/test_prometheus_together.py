@@ -19,7 +19,7 @@ import pytest
 from sentinel.adapters.prometheus.api import Api, Door, NotUnderstood, Point, Series
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.config import load_config
-from sentinel.daemon.run_files import state_dir_of
+from sentinel.config.run_files import state_dir_of
 from sentinel.daemon.sources import SharedSources
 from sentinel.vocabulary.errors import ScrapeError
 from sentinel.vocabulary.sample import Record

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.quarantine import make
+from benchmarks.simulated.checkpoints import make
 from sentinel.act.saved_files import SavedFiles
 from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints, SaveFolder, Seen
 from sentinel.listings import SETTLE_S, Listings

@@ -10,8 +10,8 @@ from sentinel.act.undo import quarantine_of, take_back
 from sentinel.config import load_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident.baseline import Baseline
+from sentinel.plan.incident.incident import Incident, Rollback
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.sample import RunFinished, RunStarted, encode
 

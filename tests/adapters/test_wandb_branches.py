@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.act.wandb_branches import WandbBranches
 from sentinel.adapters.wandb import WandbRun
-from sentinel.plan.actions import BranchWandb
+from sentinel.plan.restart.actions import BranchWandb
 from sentinel.sources.wandb_runs import offline_runs, rows_of
 from tests.adapters.pagers import environment
 from tests.adapters.wandb_stub import KEY, Run, Stub, misfit, wandb_stub

@@ -10,7 +10,7 @@ import pytest
 from sentinel.act.wandb_child import descended
 from sentinel.config import load_config
 from sentinel.daemon.wiring import neighbours_of
-from sentinel.plan.actions import BranchWandb
+from sentinel.plan.restart.actions import BranchWandb
 from sentinel.vocabulary.errors import QuarantineError
 
 CONFIG = """[run]

@@ -16,7 +16,7 @@ from sentinel.config import Config, load_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.policy import Policy
+from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, encode
 from tests.sources.reading import megatron

@@ -18,7 +18,7 @@ from benchmarks.batched.outcomes import Group, first_lasting, save, verdict
 from benchmarks.batched.training import Setting, State, Training
 from benchmarks.correlation import pooled
 from benchmarks.instabilities import fluctuation, summary
-from sentinel.tune.search import Seen
+from sentinel.lab.tune.search import Seen
 from sentinel.vocabulary.pacing import FixedLinear, RandomLtdSchedule
 from trainer_hooks.gpt.data import Corpus
 from trainer_hooks.gpt.model import GPT, Block, Shape

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.commands import app
-from sentinel.daemon.run_files import find_config
+from sentinel.config.run_files import find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.vocabulary.sample import CheckpointSaved, StateLoaded, encode
 from tests.adapters.checkpoint_files import deepspeed

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sentinel.cli.commands import app
 from sentinel.cli.tune import search
 from sentinel.config import Config, load_config
-from sentinel.plan.policy import Policy
+from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import RunStarted, encode
 

@@ -18,7 +18,7 @@ from sentinel.adapters.paging.settings import Mail
 from sentinel.cli.commands import app
 from sentinel.cli.shared import table
 from sentinel.daemon.logs import _Formatter
-from sentinel.plan.page import page_for
+from sentinel.plan.alerts.page import page_for
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.texts import for_people, markdown, neutral, neutral_in
 from tests.triage.runs import diverged

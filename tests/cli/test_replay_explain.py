@@ -77,3 +77,17 @@ def test_loss_is_a_short_form_of_column(
     (tmp_path / "a.log").write_text("\n".join(lines) + "\n")
     document = replayed(capsys, monkeypatch, "--loss", "lm_loss", "--explain", "--json", str(tmp_path / "a.log"))
     assert (document["samples"], document["names"]["loss"]) == (10, "lm_loss")
+
+
+def test_of_several_logs_one_that_is_refused_hides_no_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.log").write_text("no step\n")
+    good = [str(SAMPLES / f"{name}.log") for name in ("nanogpt_generic", "olmo")]
+    monkeypatch.setattr(sys, "argv", ["sentinel", "replay", good[0], str(tmp_path / "empty.log"), good[1]])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr()
+    assert [name in shown.out for name in good] == [True, True]
+    assert "empty.log" in shown.err
+    assert ended.value.code == 2

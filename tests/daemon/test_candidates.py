@@ -9,9 +9,9 @@ import pytest
 
 from sentinel.adapters.lock import RunLock
 from sentinel.config import Config, load_config
+from sentinel.config.run_files import Chosen
 from sentinel.daemon.candidates import Candidate, Room
 from sentinel.daemon.folder_look import FolderLook
-from sentinel.daemon.run_files import Chosen
 
 
 @pytest.fixture

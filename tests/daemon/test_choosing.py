@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.config import Config, load_config
-from sentinel.daemon.run_files import Chosen, conflicts, read
+from sentinel.config.run_files import Chosen, conflicts, read
 from sentinel.vocabulary.errors import ConfigError
 
 

@@ -16,9 +16,9 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
-from sentinel.plan.incident import Incident, Proof, Rollback
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.incident import Incident, Proof, Rollback
 from sentinel.plan.observation import RunState
-from sentinel.plan.policy import Policy
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Exemplar, Shown
 from sentinel.vocabulary.sample import Sample
 from tests.judge.test_series import ALIVE, curve, healthy, sample, spike, tr8

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from sentinel.config import load_config
-from sentinel.daemon.run_files import conflicts
+from sentinel.config.run_files import conflicts
 from tests.deploy.chart import CHART, ROOT, VALUES, Objects, helm, of_kind, program, rendered, shape
 
 each_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, encode
 
 with warnings.catch_warnings():

@@ -20,8 +20,8 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.adapters.lock import RunLock
-from sentinel.plan import bisect
-from sentinel.plan.incident_events import fold
+from sentinel.lab.bisect import causes as bisect
+from sentinel.plan.incident.events import fold
 from sentinel.vocabulary.sample import Sample
 from tests.adapters.checkpoint_files import deepspeed
 from tests.adapters.pagers import until

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import json
 import os
@@ -29,8 +30,8 @@ from sentinel.demo import story
 from sentinel.demo.configuration import WITHOUT_LAYERNORMS, Recipe, trainer_command, write_configuration
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.incident_events import fold
-from sentinel.plan.kept_turn import KeptTurn, told
+from sentinel.plan.incident.events import fold
+from sentinel.plan.review.kept_turn import KeptTurn, told
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.numbers import dump_json
@@ -40,6 +41,7 @@ from tests.e2e.kill_points import copy_run
 
 pytestmark = pytest.mark.full
 
+SECRETS = {"HF_TOKEN": "hf_0123456789abcdefghij", "WANDB_API_KEY": "0f" * 20, "DB_URL": "postgres://joe:hunter2@db/x"}
 SENTINEL = [sys.executable, "-m", "sentinel"]
 
 
@@ -47,7 +49,8 @@ SENTINEL = [sys.executable, "-m", "sentinel"]
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     folder = tmp_path_factory.mktemp("demo")
     command = [*SENTINEL, "demo", "--seed", "0", "--output", str(folder), "--json"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False)
+    told = {**os.environ, **SECRETS}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False, env=told)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout), folder
 
@@ -158,6 +161,8 @@ def test_every_turn_can_be_decided_again_and_explained_on_another_machine(
 
     config, bundle = str(next(folder.glob("*.toml"))), str(tmp_path / "incident-1.gz")
     assert f"{bundle}: incident-1 with" in asked("incident", "incident-1", "--bundle", bundle, "--run", config)
+    texts = [path.read_bytes() for path in (Path(bundle), *(folder / "state" / "turns").iterdir())]
+    assert not [s for s in SECRETS.values() if any(s.encode() in gzip.decompress(text) for text in texts)]
     explained = json.loads(asked("explain", bundle, "--json"))
     (decided,) = [e for e in explained["decided"]["records"] if e["event"] == "decided"]
     assert decided["rollback"] in [e["rollback"] for e in log if e["event"] == "decided"]

@@ -17,7 +17,7 @@ import pytest
 
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.journal import Journals
-from sentinel.plan.actions import KINDS, AskForSave
+from sentinel.plan.restart.actions import KINDS, AskForSave
 from sentinel.vocabulary.sample import CheckpointSaved, Record, Sample
 from tests.adapters.pagers import until
 from tests.e2e.live_trainer import events

@@ -17,7 +17,7 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.lock import RunLock
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
 from sentinel.vocabulary.sample import RunFinished, Sample, encode
 from tests.adapters.pagers import until
 from tests.adapters.servers import prometheus, running

@@ -17,8 +17,8 @@ import pytest
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.adapters.pagers import free_port

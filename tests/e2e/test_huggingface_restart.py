@@ -13,8 +13,8 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.local import LocalJobs
-from sentinel.plan.incident import Rollback
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Rollback
 from tests.adapters.pagers import free_port
 
 pytestmark = pytest.mark.full

@@ -27,8 +27,8 @@ from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import STEPS, write_configuration
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import NO_PROXY, Receiver, receiver
 from tests.adapters.servers import RULES, Prometheus, alertmanager, prometheus, quicker_rules, running

@@ -14,10 +14,10 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
-from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Proof, Rollback
-from sentinel.plan.incident_events import fold
-from sentinel.plan.proof import prove
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Proof, Rollback
+from sentinel.plan.starts.evidence import Evidence
+from sentinel.plan.starts.proof import prove
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.e2e.kill_points import copy_run

@@ -14,7 +14,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import write_configuration
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.e2e.test_watch import SENTINEL
 

@@ -25,7 +25,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.adapters.lock import RunLock
 from sentinel.config import load_config
 from sentinel.daemon.doctor import check_before_acting
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
 from sentinel.vocabulary.errors import ConfigError, LockHeld
 from sentinel.vocabulary.sample import RunStarted, Sample, encode
 from tests.hooks.trainer import command as small_trainer

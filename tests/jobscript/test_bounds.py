@@ -26,7 +26,7 @@ from sentinel.jobscript.megatron_options import (
 )
 from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import baseline_of_script, changes_of
-from sentinel.plan.baseline import lr_warmup_steps
+from sentinel.plan.incident.baseline import lr_warmup_steps
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule

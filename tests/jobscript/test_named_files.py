@@ -16,8 +16,8 @@ from sentinel.jobscript.named_files import named_files
 from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.lint import new_scripts
-from sentinel.plan.ladder import Rung
-from sentinel.plan.mitigation import overrides_for
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor
 

@@ -16,9 +16,9 @@ from sentinel.jobscript import SetJson, rewrite
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.plan.ladder import DEFAULT_LADDER, Rung
-from sentinel.plan.mitigation import changes, overrides_for
-from sentinel.plan.pacings import with_slw
+from sentinel.plan.choose.ladder import DEFAULT_LADDER, Rung
+from sentinel.plan.choose.mitigation import changes, overrides_for
+from sentinel.plan.choose.pacings import with_slw
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import (

@@ -17,7 +17,7 @@ from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import SeqlenWarmup, Wanted, changes_at, megatron_changes
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.lint import Known, new_scripts
-from sentinel.plan.mitigation import overrides_for
+from sentinel.plan.choose.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule

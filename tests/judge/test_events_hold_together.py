@@ -19,7 +19,7 @@ from sentinel.judge.readings import Readings
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge_past
-from sentinel.plan.target import rollback_to
+from sentinel.plan.choose.target import rollback_to
 
 AS_IS, UP, SPIKE, CLIMB, NAN, INF, ZERO, NEGATIVE, SKIPPED, RESTART = range(10)
 PIECE = st.tuples(st.sampled_from(range(10)), st.integers(1, 150), st.floats(0.01, 5))

@@ -20,7 +20,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident.incident import Incident, Rollback
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, Record, RunStarted, Sample, Validation
 from tests.judge import all_kept
 from tests.judge.all_kept import AllKept

@@ -16,8 +16,8 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
-from sentinel.plan.decision import Wanted, choose_target, decide, plan_by_hand
-from sentinel.plan.policy import Policy
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.restart.decision import Wanted, choose_target, decide, plan_by_hand
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
 from tests.plan.test_recovery_plan import DIVERGED, POLICY, incident, run
 

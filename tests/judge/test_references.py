@@ -14,13 +14,13 @@ from sentinel.act.watch import Watch
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.status import show
 from sentinel.config import Config, load_config
-from sentinel.daemon.run_files import Chosen
+from sentinel.config.run_files import Chosen
 from sentinel.daemon.supervisor import Options, watch
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.events import EventKind
 from sentinel.judge.reference import Reference
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Sample, encode
 from tests.sources.reading import megatron

@@ -9,12 +9,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.lint import Known, new_scripts
-from sentinel.plan.baseline import Baseline, baseline_of, filled
-from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Proof, Rollback
-from sentinel.plan.ladder import Rung
-from sentinel.plan.mitigation import changes, overrides_for
-from sentinel.plan.proof import Check, outcome, prove
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.mitigation import changes, overrides_for
+from sentinel.plan.incident.baseline import Baseline, baseline_of, filled
+from sentinel.plan.incident.incident import Proof, Rollback
+from sentinel.plan.starts.evidence import Evidence
+from sentinel.plan.starts.proof import Check, outcome, prove
 from sentinel.sources.log_file import read_log
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample, decode

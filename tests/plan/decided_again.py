@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Turn
-from sentinel.plan.kept_turn import KeptTurn, to_json, told
-from sentinel.plan.policy import Policy
+from sentinel.plan.review.kept_turn import KeptTurn, to_json, told
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.judge.verdict import UNAVAILABLE, Context
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Incident, Rollback, Skip, Wait
-from sentinel.plan.ladder import Rung
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.baseline import Baseline
+from sentinel.plan.incident.incident import Incident, Rollback, Skip, Wait
 from sentinel.plan.observation import AttemptSeen, Checkpoint, Fate, JobsSeen, Life, RunState, Sign, WriterSeen
-from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Free
 from sentinel.vocabulary.pacing import (

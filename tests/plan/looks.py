@@ -10,7 +10,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.facts import Facts, Memory, journals_of, readings_of
-from sentinel.plan.incident import Event
+from sentinel.plan.incident.incident import Event
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
 from tests.plan.test_recovery_plan import incident, run
 

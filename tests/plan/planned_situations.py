@@ -12,17 +12,17 @@ from dataclasses import fields, replace
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind, judge
-from sentinel.plan.actions import describe
-from sentinel.plan.decision import Wanted, decide, has_not_healed, plan_by_hand, plan_recovery
-from sentinel.plan.evidence import Evidence
-from sentinel.plan.forecast import coming_saves, price, unconfirmed
-from sentinel.plan.incident import Rollback, Wait, digest_of
-from sentinel.plan.liveness import life_of
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.incident import Rollback, Wait, digest_of
 from sentinel.plan.observation import JobsSeen, RunState
-from sentinel.plan.policy import Policy
-from sentinel.plan.proof import Check, outcome, prove
-from sentinel.plan.restart import plan_hang, plan_restart
-from sentinel.plan.rollback import Plan, plan_rollback
+from sentinel.plan.restart.actions import describe
+from sentinel.plan.restart.decision import Wanted, decide, has_not_healed, plan_by_hand, plan_recovery
+from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
+from sentinel.plan.restart.liveness import life_of
+from sentinel.plan.restart.restart import plan_hang, plan_restart
+from sentinel.plan.restart.rollback import Plan, plan_rollback
+from sentinel.plan.starts.evidence import Evidence
+from sentinel.plan.starts.proof import Check, outcome, prove
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import RunStarted, Sample

@@ -17,7 +17,13 @@ from sentinel.judge.recovery_check import Answer, Recovery
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.actions import (
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts, Memory, Outcome, started_for
+from sentinel.plan.incident.baseline import OnsetReadings
+from sentinel.plan.incident.events import closed, fold
+from sentinel.plan.incident.incident import Approval, Incident
+from sentinel.plan.observation import AttemptSeen, BisectSeen, Fate, Life, RunState, WriterSeen
+from sentinel.plan.restart.actions import (
     Action,
     CutTensorBoard,
     FollowBisect,
@@ -29,14 +35,8 @@ from sentinel.plan.actions import (
     VerifyCheckpoint,
     WriteOverrides,
 )
-from sentinel.plan.baseline import OnsetReadings
-from sentinel.plan.facts import Facts, Memory, Outcome, started_for
-from sentinel.plan.incident import Approval, Incident
-from sentinel.plan.incident_events import closed, fold
-from sentinel.plan.observation import AttemptSeen, BisectSeen, Fate, Life, RunState, WriterSeen
-from sentinel.plan.policy import Policy
 from sentinel.plan.turn import next_turn
-from sentinel.plan.turn_probes import asks_for_cause
+from sentinel.plan.turn_bisect import asks_for_cause
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
 from tests.plan.test_recovery_plan import BASELINE, apply, checkpoint, run

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.plan.liveness import hindered, life_of
 from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, RunState, Sign, WriterSeen
+from sentinel.plan.restart.liveness import hindered, life_of
 
 ALIVE = Fate(life=Life.ALIVE, sentence="Slurm shows job 7 as RUNNING")
 ENDED = Fate(life=Life.GONE, sentence="Slurm shows job 7 as FAILED")

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from sentinel.jobscript.script_changes import CARRIED
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.decision import Wanted, decide, plan_by_hand
-from sentinel.plan.ladder import Rung
-from sentinel.plan.mitigation import changed_keys, plain_overrides
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.mitigation import changed_keys, plain_overrides
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.policy import Policy
+from sentinel.plan.restart.decision import Wanted, decide, plan_by_hand
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once
 from tests.plan.test_recovery_plan import DIVERGED, incident, run
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from sentinel.cli.commands import app
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.history import Attempt
-from sentinel.plan.backtest import WouldDo, would_do
-from sentinel.plan.ladder import Rung
-from sentinel.plan.policy import Policy
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.review.backtest import WouldDo, would_do
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted
 from tests.triage.runs import sample, write_attempt
 

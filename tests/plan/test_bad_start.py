@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.actions import StopJob
-from sentinel.plan.alerts import alerts_of
+from sentinel.plan.alerts.alerts import alerts_of
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.choose.target import choose_target
 from sentinel.plan.observation import JobsSeen, SpoiltSpan
-from sentinel.plan.policy import Policy
-from sentinel.plan.start_audit import Continued, StartAudit
-from sentinel.plan.target import choose_target
+from sentinel.plan.restart.actions import StopJob
+from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.plan.turn import next_turn
 from tests.plan.looks import DOWN, HEALTHY, look
 from tests.plan.test_recovery_plan import POLICY, incident, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.plan.forecast import Coming, coming_saves
+from sentinel.plan.restart.forecast import Coming, coming_saves
 from sentinel.vocabulary.overrides import Anchor, TrainingSettings
 from sentinel.vocabulary.pacing import (
     Adaptive,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Outcome
-from sentinel.plan.incident_events import fold
-from sentinel.plan.ladder import Rung
+from sentinel.plan.incident.events import fold
 from sentinel.plan.observation import BisectSeen
-from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 from tests.plan.simulated_run import Story, World
 from tests.plan.test_recovery_plan import BASELINE

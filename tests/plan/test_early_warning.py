@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sentinel.judge.detectors.early_warning import EarlyWarning
-from sentinel.plan.actions import AskForSave, to_json
-from sentinel.plan.alerts import alerts_of
+from sentinel.plan.alerts.alerts import alerts_of
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Readings
-from sentinel.plan.policy import Policy
+from sentinel.plan.restart.actions import AskForSave, to_json
 from sentinel.plan.turn import next_turn
 from tests.plan.looks import look
 from tests.plan.test_recovery_plan import checkpoint

@@ -13,10 +13,10 @@ from sentinel.act.past import Past
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Outcome
-from sentinel.plan.incident import Event
+from sentinel.plan.incident.incident import Event
 from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.policy import Policy
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.overrides import Free, TrainingSettings
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample

@@ -11,14 +11,14 @@ import pytest
 from sentinel.act.perform import Ledger
 from sentinel.act.undo import undo_incident
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan import incident_events as events
-from sentinel.plan.actions import QuarantineCheckpoints, StartJob, to_json
-from sentinel.plan.baseline import Baseline, onset_readings
-from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Incident, Proof, Rollback
-from sentinel.plan.incident_events import fold
-from sentinel.plan.proof import Check, outcome, prove
-from sentinel.plan.sentences import sentence, story
+from sentinel.plan.alerts.sentences import sentence, story
+from sentinel.plan.incident import events
+from sentinel.plan.incident.baseline import Baseline, onset_readings
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Incident, Proof, Rollback
+from sentinel.plan.restart.actions import QuarantineCheckpoints, StartJob, to_json
+from sentinel.plan.starts.evidence import Evidence
+from sentinel.plan.starts.proof import Check, ignored, outcome, proof_event, prove
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
@@ -112,7 +112,7 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
     assert book.incident.status == "applied"
     checks = prove(DECISION, Evidence(started=STARTED))
     assert outcome(checks) is Proof.CONFIRMED
-    book.ledger.record(events.proof(DECISION, 2, checks))
+    book.ledger.record(proof_event(DECISION, 2, checks))
     assert book.incident.status == "holding"
     book.ledger.record(
         events.rung_failed(DECISION, 2, "diverged again", Verdict(kind=VerdictKind.DIVERGED, reason="…"))
@@ -262,7 +262,7 @@ def test_only_a_rung_whose_every_change_is_confirmed_is_one_that_did_not_help(
     book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
     checks = prove(DECISION, Evidence(started=replace(STARTED, **changed)))
     assert outcome(checks) is proof
-    book.ledger.record(events.proof(DECISION, 2, checks))
+    book.ledger.record(proof_event(DECISION, 2, checks))
     assert (book.events[-1]["event"], book.incident.status) == (event, "holding")
     book.ledger.record(events.rung_failed(book.incident.rollbacks[0], 2, "diverged again", FAILS))
     (rollback,) = book.incident.rollbacks
@@ -277,8 +277,8 @@ def test_a_change_that_did_not_take_effect_is_an_incident_of_its_own_and_ends_wi
     book.ledger.record(events.decided("decided", "incident-1", DECISION))
     checks = prove(DECISION, Evidence(started=replace(STARTED, seed=3)))
     assert outcome(checks) is Proof.CONTRADICTED
-    book.ledger.record(events.proof(DECISION, 2, checks))
-    book.ledger.record(events.ignored(2, DECISION, 2, Baseline(), checks))
+    book.ledger.record(proof_event(DECISION, 2, checks))
+    book.ledger.record(ignored(2, DECISION, 2, Baseline(), checks))
     book.ledger.record(events.stopped("incident-1", "incident-1-r1 did not take effect"))
     diverged, own = fold(book.events)
     assert (own.id, own.status, own.ignored, own.rollbacks) == ("incident-2", "stopped", "incident-1-r1", [])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sentinel.act.kept_turns import KeptTurns
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Turn
-from sentinel.plan.kept_turn import KeptTurn, shifted, to_json, told
-from sentinel.plan.policy import Policy
+from sentinel.plan.review.kept_turn import KeptTurn, shifted, to_json, told
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json, load_object

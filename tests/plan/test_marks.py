@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sentinel.plan.annotations import marks, onset_steps
+from sentinel.plan.alerts.annotations import marks, onset_steps
 
 OPENED: dict[str, Any] = {
     "event": "opened",

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.baseline import Baseline, baseline_of, filled, with_own_start
-from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Rollback
-from sentinel.plan.ladder import DEFAULT_LADDER, Rung
-from sentinel.plan.mitigation import changed_keys, changes, not_applied, overrides_for, plain_overrides
+from sentinel.plan.choose.ladder import DEFAULT_LADDER, Rung
+from sentinel.plan.choose.mitigation import changed_keys, changes, not_applied, overrides_for, plain_overrides
+from sentinel.plan.incident.baseline import Baseline, baseline_of, filled, with_own_start
+from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.observation import RunState
-from sentinel.plan.proof import prove
+from sentinel.plan.starts.evidence import Evidence
+from sentinel.plan.starts.proof import prove
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, decode_overrides, encode_overrides, words_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.config import load_config
-from sentinel.plan.annotations import overlays
+from sentinel.plan.alerts.annotations import overlays
 from sentinel.vocabulary.errors import ConfigError
 
 OPENED: dict[str, Any] = {

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.page import WHAT_TO_DO, AlertTopic, Page, page_for, page_from_json, pages, trial_page
+from sentinel.plan.alerts.page import WHAT_TO_DO, Page, page_for, page_from_json, pages, trial_page
+from sentinel.plan.topics import AlertTopic
 from sentinel.vocabulary.numbers import dump_json, load_object
 
 DECISION = {

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sentinel.cli.rollback import _priced
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.forecast import price, unconfirmed
+from sentinel.plan.incident.baseline import Baseline
+from sentinel.plan.restart.forecast import price, unconfirmed
 from sentinel.vocabulary.overrides import Anchor, Once, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 from tests.plan.test_recovery_plan import decision, run

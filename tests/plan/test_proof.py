@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.baseline import Baseline, baseline_of
-from sentinel.plan.evidence import Evidence, find
-from sentinel.plan.incident import Proof, Rollback, failure
-from sentinel.plan.proof import Check, outcome, prove, unreported
+from sentinel.plan.incident.baseline import Baseline, baseline_of
+from sentinel.plan.incident.incident import Proof, Rollback, failure
+from sentinel.plan.starts.evidence import Evidence, find
+from sentinel.plan.starts.proof import Check, outcome, prove, unreported
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import (

@@ -9,7 +9,12 @@ from functools import reduce
 import pytest
 
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.actions import (
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.baseline import Baseline
+from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.observation import Checkpoint, JobsSeen, RunState, WandbSeen, WriterSeen
+from sentinel.plan.restart.actions import (
     Action,
     BranchWandb,
     CutTensorBoard,
@@ -24,15 +29,10 @@ from sentinel.plan.actions import (
     WriteOverrides,
     describe,
 )
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.decision import Wanted, choose_target, decide, plan_by_hand, plan_recovery
-from sentinel.plan.forecast import price
-from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import Checkpoint, JobsSeen, RunState, WandbSeen, WriterSeen
-from sentinel.plan.policy import Policy
-from sentinel.plan.restart import plan_hang, plan_restart
-from sentinel.plan.rollback import ELSEWHERE, plan_rollback
+from sentinel.plan.restart.decision import Wanted, choose_target, decide, plan_by_hand, plan_recovery
+from sentinel.plan.restart.forecast import price
+from sentinel.plan.restart.restart import plan_hang, plan_restart
+from sentinel.plan.restart.rollback import ELSEWHERE, plan_rollback
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.incident import Incident, Proof
-from sentinel.plan.incident_events import fold
-from sentinel.plan.ladder import DEFAULT_LADDER
-from sentinel.plan.sentences import story
+from sentinel.plan.alerts.sentences import story
+from sentinel.plan.choose.ladder import DEFAULT_LADDER
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Incident, Proof
 from sentinel.plan.turn_unfinished import removed_turn
 from sentinel.vocabulary.errors import IncidentLogError
 from sentinel.vocabulary.numbers import load_object

@@ -14,11 +14,11 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.incident import Event, Proof
+from sentinel.plan.incident.incident import Event, Proof
 from sentinel.plan.observation import Checkpoint, RunState
-from sentinel.plan.start_audit import Ancestor, Continued, Start, Trail
-from sentinel.plan.start_checks import audit
-from sentinel.plan.start_curves import learning_rate
+from sentinel.plan.starts.audit import Ancestor, Continued, Start, Trail
+from sentinel.plan.starts.checks import audit
+from sentinel.plan.starts.curves import learning_rate
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, RunFinished, RunStarted, Sample, StateLoaded

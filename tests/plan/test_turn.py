@@ -13,15 +13,15 @@ from sentinel.judge.events import Event as JudgeEvent
 from sentinel.judge.events import EventKind
 from sentinel.judge.recovery_check import Answer, Recovery
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
-from sentinel.plan.baseline import Baseline, OnsetReadings
-from sentinel.plan.evidence import Evidence
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Mode, Policy
 from sentinel.plan.facts import Failure, Memory, Outcome, Readings
-from sentinel.plan.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
-from sentinel.plan.incident_events import decided, fold, opened
-from sentinel.plan.ladder import Rung
+from sentinel.plan.incident.baseline import Baseline, OnsetReadings
+from sentinel.plan.incident.events import decided, fold, opened
+from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
 from sentinel.plan.observation import AttemptSeen, JobsSeen, Sign, WriterSeen
-from sentinel.plan.policy import Mode, Policy
+from sentinel.plan.restart.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
+from sentinel.plan.starts.evidence import Evidence
 from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
 from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.sample import RunStarted, Sample

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.actions import StopJob
-from sentinel.plan.decision import plan_recovery
+from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Outcome
-from sentinel.plan.incident import Rollback
-from sentinel.plan.incident_events import decided, fold, opened
+from sentinel.plan.incident.events import decided, fold, opened
+from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, WriterSeen
-from sentinel.plan.policy import Policy
-from sentinel.plan.rollback import plan_rollback
+from sentinel.plan.restart.actions import StopJob
+from sentinel.plan.restart.decision import plan_recovery
+from sentinel.plan.restart.rollback import plan_rollback
 from sentinel.plan.turn import next_turn
 from tests.plan.looks import look
 from tests.plan.test_recovery_plan import BASELINE, DIVERGED, POLICY, incident, run

@@ -12,16 +12,16 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan import incident_events as events
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.decision import Wanted, decide, has_not_healed, onset_past, plan_by_hand, plan_recovery
+from sentinel.plan.alerts.sentences import sentence
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Mode, Policy
 from sentinel.plan.facts import Outcome
-from sentinel.plan.incident import Event, Incident, Wait
-from sentinel.plan.incident_events import fold
-from sentinel.plan.ladder import Rung
+from sentinel.plan.incident import events
+from sentinel.plan.incident.baseline import Baseline
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Event, Incident, Wait
 from sentinel.plan.observation import JobsSeen, RunState
-from sentinel.plan.policy import Mode, Policy
-from sentinel.plan.sentences import sentence
+from sentinel.plan.restart.decision import Wanted, decide, has_not_healed, onset_past, plan_by_hand, plan_recovery
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.plan.test_recovery_plan import DIVERGED, decision, incident, run

@@ -11,17 +11,17 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sentinel.adapters.incident_log import with_new_names
-from sentinel.jobscript.slurm_jobs import SlurmJob, mark_in, resubmission, with_own_head
-from sentinel.jobscript.whose_jobs import jobs_of_run
+from sentinel.adapters.slurm.jobs import SlurmJob, mark_in, resubmission, with_own_head
+from sentinel.adapters.slurm.whose_jobs import jobs_of_run
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.alerts import alert_states, is_due, unsettled
-from sentinel.plan.annotations import marks, onset_steps, overlays
-from sentinel.plan.decision import Wanted, plan_by_hand
-from sentinel.plan.incident import overrides_to_json
-from sentinel.plan.incident_events import fold
+from sentinel.plan.alerts.alerts import alert_states, is_due, unsettled
+from sentinel.plan.alerts.annotations import marks, onset_steps, overlays
+from sentinel.plan.alerts.page import page_from_json, pages
+from sentinel.plan.alerts.sentences import story
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import overrides_to_json
 from sentinel.plan.observation import JobsSeen
-from sentinel.plan.page import page_from_json, pages
-from sentinel.plan.sentences import story
+from sentinel.plan.restart.decision import Wanted, plan_by_hand
 from sentinel.vocabulary.errors import IncidentLogError
 from tests.plan.drawn_situations import Drawn
 from tests.plan.planned_situations import short

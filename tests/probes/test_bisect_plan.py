@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.bisect import question_about
 from sentinel.judge.history import History
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan import bisect
-from sentinel.plan.bad_start import BadStart
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.bisect import Evidence, Question, next_probes
-from sentinel.plan.bisect_answer import answer
-from sentinel.plan.bisect_evidence import evidence_of, sound_until
-from sentinel.plan.bisect_probes import Means, question_of
-from sentinel.plan.incident import Incident
+from sentinel.lab.bisect import causes as bisect
+from sentinel.lab.bisect.answer import answer
+from sentinel.lab.bisect.bad_start import BadStart
+from sentinel.lab.bisect.bisect import question_about
+from sentinel.lab.bisect.causes import Evidence, Question, next_probes
+from sentinel.lab.bisect.evidence import evidence_of, sound_until
+from sentinel.lab.bisect.question import Means, question_of
+from sentinel.lab.probes.probe import Probe, ProbeResult
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.baseline import Baseline
+from sentinel.plan.incident.incident import Incident
 from sentinel.plan.observation import Checkpoint, RunState
-from sentinel.plan.policy import Policy
-from sentinel.plan.probe import Probe, ProbeResult
-from sentinel.plan.start_audit import Continued, StartAudit
+from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import BatchSizeSchedule, LrSchedule

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.bisect import question_about
 from sentinel.judge.history import History
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan import bisect
-from sentinel.plan.bisect import Evidence, next_probes
-from sentinel.plan.bisect_answer import answer
-from sentinel.plan.bisect_probes import question_of
-from sentinel.plan.bisect_record import Changed, changes_before
-from sentinel.plan.policy import Policy
-from sentinel.plan.probe import ProbeResult
-from sentinel.plan.turn_probes import seen_of
+from sentinel.lab.bisect import causes as bisect
+from sentinel.lab.bisect.answer import answer
+from sentinel.lab.bisect.bisect import question_about
+from sentinel.lab.bisect.causes import Evidence, next_probes
+from sentinel.lab.bisect.changes import Changed, changes_before
+from sentinel.lab.bisect.question import question_of
+from sentinel.lab.bisect.seen import seen_of
+from sentinel.lab.probes.probe import ProbeResult
+from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.sample import RunStarted
 from tests.probes.test_bisect_plan import (
     ANCHOR,

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.decision import decide
-from sentinel.plan.incident import Bisected
-from sentinel.plan.ladder import Rung
+from sentinel.lab.bisect.seen import seen_of
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.incident import Bisected
 from sentinel.plan.observation import BisectSeen, Checkpoint
-from sentinel.plan.policy import Policy
-from sentinel.plan.rollback import Plan
-from sentinel.plan.turn_probes import asks_for_cause, seen_of
+from sentinel.plan.restart.decision import decide
+from sentinel.plan.restart.rollback import Plan
+from sentinel.plan.turn_bisect import asks_for_cause
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from tests.probes.test_bisect_plan import (

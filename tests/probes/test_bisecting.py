@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.bisect import Bisect, Bisecting
 from sentinel.adapters.lock import RunLock
 from sentinel.judge.history import History
+from sentinel.lab.bisect.bisect import Bisect, Bisecting
+from sentinel.lab.probes.probe import Limits
 from sentinel.plan.observation import BisectSeen
-from sentinel.plan.probe import Limits
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused
 from tests.probes.test_bisect_plan import INCIDENT, RUN, SKIP, question
 from tests.probes.test_probes import ALARM, ONSET, TAG, Trainers

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sentinel.judge.history import Attempt
-from sentinel.plan import bisect
-from sentinel.plan.bisect import next_probes
-from sentinel.plan.bisect_answer import answer
-from sentinel.plan.bisect_probes import question_of
-from sentinel.plan.bisect_record import Changed
-from sentinel.plan.probe import Probe
-from sentinel.plan.probe_proof import shown_by
+from sentinel.lab.bisect import causes as bisect
+from sentinel.lab.bisect.answer import answer
+from sentinel.lab.bisect.causes import next_probes
+from sentinel.lab.bisect.changes import Changed
+from sentinel.lab.bisect.proof import shown_by
+from sentinel.lab.bisect.question import question_of
+from sentinel.lab.probes.probe import Probe
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.probes.test_bisect_plan import (
     ANCHOR,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.probes import COPIES, ProbeJob, ProbeRecord, Probes
 from sentinel.adapters.checkpoints.probes import place_checkpoint
 from sentinel.adapters.journal import Journals
 from sentinel.judge.thresholds import Thresholds
+from sentinel.lab.probes.at_work import COPIES, ProbeJob, ProbeRecord, Probes
+from sentinel.lab.probes.probe import Limits, Probe, Window, over, result_of
 from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.probe import Limits, Probe, Window, over, result_of
 from sentinel.vocabulary.errors import CheckpointError, ConfigError, SlurmUnavailable
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.sample import Record as Line

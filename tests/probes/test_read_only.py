@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import pytest
 
-from sentinel.act.probe_command import Folders
-from sentinel.act.probe_guard import Guard
-from sentinel.act.probes import ProbeJob
 from sentinel.adapters.read_only import PROGRAM, command_through, granted, held_by
 from sentinel.config import Bisect, Config, Launcher, Run
 from sentinel.daemon.probes import probe_jobs
-from sentinel.plan.probe import Probe
+from sentinel.lab.probes.at_work import ProbeJob
+from sentinel.lab.probes.command import Folders
+from sentinel.lab.probes.guard import Guard
+from sentinel.lab.probes.probe import Probe
 from sentinel.vocabulary.errors import ConfigError
 
 # Finds the folder as a shell, a URL, a JSON or a list reader would, and does to it what it can.

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bisect_causes import digests, put_on_record
-from sentinel.act.probe_command import Folders
-from sentinel.act.probe_guard import Guard
 from sentinel.adapters.read_only import held_by
 from sentinel.config import Bisect, Config, Launcher, Run
 from sentinel.daemon.probes import probe_jobs
-from sentinel.plan import bisect
-from sentinel.plan.probe import Probe
+from sentinel.lab.bisect import causes as bisect
+from sentinel.lab.probes.command import Folders
+from sentinel.lab.probes.guard import Guard
+from sentinel.lab.probes.probe import Probe
 from sentinel.vocabulary.errors import ConfigError
 from tests.adapters.checkpoint_files import deepspeed
 from tests.e2e.test_bisect import NAN_FROM, TRAINER, configured

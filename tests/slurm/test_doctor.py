@@ -8,8 +8,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from sentinel.adapters.slurm.jobs import Mark, marked
 from sentinel.cli.commands import app
-from sentinel.jobscript.slurm_jobs import Mark, marked
 from tests.slurm.cluster import Cluster
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.slurm.queue import Queue, Queues
-from sentinel.daemon.run_files import config_path
+from sentinel.config.run_files import config_path
 from sentinel.vocabulary.sample import RunStarted, encode
 from tests.e2e.test_fleet import Folder, verdict
 from tests.slurm.cluster import Cluster, until

@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
-from sentinel.plan.incident import Proof
+from sentinel.plan.incident.incident import Proof
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import free_port
 from tests.megatron.fork import Fork, found, missing

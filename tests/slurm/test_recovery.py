@@ -16,8 +16,8 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.demo.configuration import trainer_command, write_configuration
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_events import fold
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.sample import RunFinished
 from tests.adapters.servers import running
 from tests.hooks.trainer import records, starts

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.plan.baseline import Baseline, baseline_of, warmup_end
-from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Incident, Proof, Rollback
-from sentinel.plan.liveness import rollback_of
+from sentinel.plan.incident.baseline import Baseline, baseline_of, warmup_end
+from sentinel.plan.incident.incident import Incident, Proof, Rollback
 from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.proof import outcome, prove, unreported
+from sentinel.plan.restart.liveness import rollback_of
+from sentinel.plan.starts.evidence import Evidence
+from sentinel.plan.starts.proof import outcome, prove, unreported
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample

@@ -15,7 +15,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.observation import Checkpoint, RunState
-from sentinel.plan.start_audit import Continued, StartAudit
+from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.sources.log_file import read_log
 
 Values = Mapping[str, Callable[[int], float]]

@@ -11,7 +11,7 @@ from sentinel.daemon.doctor import journal
 from sentinel.daemon.finding import adapters_of
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.alerts import alerts_of
+from sentinel.plan.alerts.alerts import alerts_of
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import ConfigError
 from tests.sources.reading import megatron

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.act.probe_command import Folders, command_of, own_trainer_options, script_of
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.reading import read_command, read_text
 from sentinel.jobscript.script_changes import baseline_of_script
+from sentinel.lab.probes.command import Folders, command_of, own_trainer_options, script_of
+from sentinel.lab.tune.search import Pacing, Seen, decide
+from sentinel.lab.tune.task import task_of
 from sentinel.lint import Known
-from sentinel.plan.policy import Tuning
-from sentinel.tune.search import Pacing, Seen, decide
-from sentinel.tune.task import task_of
+from sentinel.plan.choose.policy import Tuning
 from sentinel.vocabulary.errors import ConfigError
 
 RUN = Path("/data/tr8")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.judge.history import History
-from sentinel.tune.reading import Curve, Reading, perplexity, perplexity_ratio, reading_of
+from sentinel.lab.tune.reading import Curve, Reading, perplexity, perplexity_ratio, reading_of
 from sentinel.vocabulary.codec import JSON, document
 from sentinel.vocabulary.codec import read as decoded
 from sentinel.vocabulary.numbers import dump_json, load_object

@@ -11,13 +11,13 @@ import pytest
 
 from sentinel.config import load_config
 from sentinel.jobscript.facts import Facts
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.ladder import Rung
-from sentinel.plan.pacings import curriculum_for, random_ltd_for
-from sentinel.plan.policy import Tuning
-from sentinel.tune.report import deepspeed_block, ladder_rung, trainer_options
-from sentinel.tune.search import Pacing
-from sentinel.tune.task import SETTING, Task, What, task_of
+from sentinel.lab.tune.report import deepspeed_block, ladder_rung, trainer_options
+from sentinel.lab.tune.search import Pacing
+from sentinel.lab.tune.task import SETTING, Task, What, task_of
+from sentinel.plan.choose.ladder import Rung
+from sentinel.plan.choose.pacings import curriculum_for, random_ltd_for
+from sentinel.plan.choose.policy import Tuning
+from sentinel.plan.incident.baseline import Baseline
 from sentinel.vocabulary.overrides import Anchor, TrainingSettings
 from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, curriculum_learning, data_efficiency
 from trainer_hooks.gpt.arguments import parse

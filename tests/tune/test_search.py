@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.tune.search import Decision, Pacing, Seen, Space, answer_of_the_grid, decide, is_monotone
+from sentinel.lab.tune.search import Decision, Pacing, Seen, Space, answer_of_the_grid, decide, is_monotone
 from sentinel.vocabulary.errors import ConfigError
 
 SPACE = Space(

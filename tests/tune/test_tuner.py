@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.probes import ProbeJob
 from sentinel.adapters.journal import Journals
 from sentinel.jobscript.facts import Facts
 from sentinel.judge.history import Attempt
+from sentinel.lab.probes.at_work import ProbeJob
+from sentinel.lab.probes.probe import Probe
+from sentinel.lab.tune.search import Decision, Pacing
+from sentinel.lab.tune.task import SETTING, Task, What, task_of
+from sentinel.lab.tune.tuner import Tuner
+from sentinel.plan.choose.policy import Tuning
 from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.policy import Tuning
-from sentinel.plan.probe import Probe
-from sentinel.tune.search import Decision, Pacing
-from sentinel.tune.task import SETTING, Task, What, task_of
-from sentinel.tune.tuner import Tuner
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SlurmUnavailable
 from sentinel.vocabulary.overrides import decode_overrides
 from sentinel.vocabulary.sample import Record as Line

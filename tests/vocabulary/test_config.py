@@ -12,8 +12,8 @@ import pytest
 
 from sentinel.config import Config, load_config, template
 from sentinel.config.removed_keys import REMOVED
-from sentinel.plan.ladder import DEFAULT_LADDER, Rung
-from sentinel.plan.policy import Policy
+from sentinel.plan.choose.ladder import DEFAULT_LADDER, Rung
+from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import ranges_of
 

@@ -14,7 +14,7 @@ from sentinel.adapters.slurm.submissions import Submissions
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import load_config
-from sentinel.plan.incident import Approval
+from sentinel.plan.incident.incident import Approval
 from sentinel.vocabulary.errors import ConfigError, QuarantineError, SentinelError
 from sentinel.vocabulary.names import LONGEST_NAME_BYTES, why_not_a_name
 from sentinel.vocabulary.numbers import dump_json

@@ -28,13 +28,18 @@ AREAS: tuple[Area, ...] = (
     ),
     Area(
         name="plan",
-        code=("sentinel/plan/*.py",),
+        code=("sentinel/plan/*.py", "sentinel/plan/*/*.py"),
         tests=("tests/plan", "tests/jobscript/test_script_changes.py", "tests/judge/test_onset.py"),
     ),
     Area(
         name="job script",
         code=("sentinel/jobscript/*.py",),
         tests=("tests/jobscript", "tests/lint"),
+    ),
+    Area(
+        name="slurm's jobs",
+        code=("sentinel/adapters/slurm/jobs.py", "sentinel/adapters/slurm/whose_jobs.py"),
+        tests=("tests/adapters/test_slurm_jobs.py", "tests/adapters/test_whose_jobs.py"),
     ),
     Area(
         name="lock",
@@ -53,12 +58,15 @@ AREAS: tuple[Area, ...] = (
     ),
     Area(
         name="bisect",
-        code=("sentinel/plan/bisect*.py", "sentinel/plan/probe*.py", "sentinel/act/bisect*.py"),
+        code=("sentinel/lab/bisect/*.py", "sentinel/lab/probes/probe.py"),
         tests=("tests/probes", "tests/plan/test_cut_short.py"),
     ),
     Area(
         name="probes and witnesses",
-        code=tuple(f"sentinel/act/{name}.py" for name in ("probe_guard", "probes", "starts", "witnesses")),
+        code=(
+            *(f"sentinel/lab/probes/{name}.py" for name in ("guard", "at_work")),
+            *(f"sentinel/act/{name}.py" for name in ("starts", "witnesses")),
+        ),
         tests=("tests/probes", "tests/daemon/test_overlap.py", "tests/adapters/test_perform.py"),
     ),
     Area(

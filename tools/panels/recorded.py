@@ -19,7 +19,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import trainer_command, write_configuration
-from sentinel.plan.annotations import marks
+from sentinel.plan.alerts.annotations import marks
 from sentinel.vocabulary.sample import Sample
 from tests.adapters.servers import Prometheus, prometheus, quicker_rules, running
 from tests.dashboards.boards import board, panels

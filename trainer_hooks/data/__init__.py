@@ -2,6 +2,8 @@
 
 `python -m trainer_hooks.data analyze` builds indexes (rows → metrics → shards → sorting → index); a trainer reads them
 with `Index.load` and draws from them with `CurriculumOrder` (permutation → pool → sampler → order). No torch here.
+
+In: token files, and metrics of a sample. Out: indexes on the disk, and the order of the samples.
 """
 
 from trainer_hooks.data.index import Index

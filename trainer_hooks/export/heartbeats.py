@@ -14,24 +14,31 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sentinel.vocabulary.heartbeat import BESIDE_CHECKPOINTS, FOLDER, Heartbeat, encode_heartbeat, interval_s
 from trainer_hooks.errors import Guard
 from trainer_hooks.sample.process_facts import process_facts
-
-if TYPE_CHECKING:
-    from trainer_hooks.hook import Hook
 
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _AT_EXIT_S = 0.2  # how long the end of the process waits for the last record
 
 
+class Attached(Protocol):
+    """What a heartbeat tells of the hook."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+
 class Heartbeats:
     """Of one rank. Nothing here waits for a file: each has a thread of its own, whose filesystem may hang."""
 
-    def __init__(self, state_dir: Path, hook: Hook, world: int) -> None:
+    def __init__(self, state_dir: Path, hook: Attached, world: int) -> None:
         self._hook = weakref.ref(hook)  # the heartbeat goes on after the hook's end, and must not keep the model
         self._facts: Heartbeat | None = None
         self._renewals: list[Renewal] = []
@@ -77,7 +84,7 @@ class Renewal:
 
     def __init__(self, path: Path, *, makes: bool) -> None:
         self._path, self._makes = path, makes
-        self._facts: tuple[Heartbeat, Callable[[], Hook | None]] | None = None
+        self._facts: tuple[Heartbeat, Callable[[], Attached | None]] | None = None
         self._written: Heartbeat | None = None
         self._descriptor: int | None = None
         self._ends = threading.Event()
@@ -86,7 +93,7 @@ class Renewal:
         self._guard = Guard()
         self.needed = True  # Whether a training is attached
 
-    def renew_as(self, facts: Heartbeat, hook: Callable[[], Hook | None]) -> None:
+    def renew_as(self, facts: Heartbeat, hook: Callable[[], Attached | None]) -> None:
         """From now on the file says this, with the attempt of the hook as soon as that is minted."""
         self._facts, self.needed = (facts, hook), True
         if self._thread is None or not self._thread.is_alive():
@@ -114,7 +121,7 @@ class Renewal:
             return not self._path.parent.parent.is_dir()
         return False
 
-    def _told(self, facts: Heartbeat, hook: Callable[[], Hook | None]) -> Heartbeat:
+    def _told(self, facts: Heartbeat, hook: Callable[[], Attached | None]) -> Heartbeat:
         known = 0 if (attached := hook()) is None else attached.attempt
         return replace(facts, attempt=known or (self._written.attempt if self._written is not None else None))
 

@@ -1,1 +1,5 @@
-"""The reference trainer: a small, readable DeepSpeed GPT. `python -m trainer_hooks.gpt --help`."""
+"""The reference trainer: a small, readable DeepSpeed GPT. `python -m trainer_hooks.gpt --help`.
+
+In: options, text files, overrides.json. Out: a training that reports to the hook, with checkpoints and TensorBoard
+files.
+"""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from trainer_hooks.sample.engine_calls import before
+from trainer_hooks.sample.engine_calls import StepHook, before
 from trainer_hooks.sample.logits import watch_outputs
-
-if TYPE_CHECKING:
-    from trainer_hooks.hook import Hook
 
 
 def why_no_engine(trainer: Any) -> str | None:
@@ -56,11 +53,11 @@ class AccelerateEngine:
         self.global_steps = int(trainer.state.global_step)
         self.skipped_steps = 0
         self._configured_clipping = trainer.args.max_grad_norm
-        self._hook: Hook | None = None
+        self._hook: StepHook | None = None
         self._watching: Any = None  # the handle of the model's forward hook
         self._coming = False  # whether the hook has seen the gradients of the update under way
 
-    def watched_by(self, hook: Hook) -> None:
+    def watched_by(self, hook: StepHook) -> None:
         """From now on the hook sees each loss and each update."""
         self._hook = hook
         # Trainer has divided the loss

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from trainer_hooks.sample.logits import watch_outputs
-
-if TYPE_CHECKING:
-    from trainer_hooks.hook import Hook
+from trainer_hooks.sample.logits import TakesLogits, watch_outputs
 
 
-def wrap_engine(engine: Any, hook: Hook) -> None:
+class StepHook(TakesLogits, Protocol):
+    """What an engine calls in each step; see `Hook`'s methods."""
+
+    def loss_seen(self, loss: Any, *, of_many: bool) -> None: ...
+
+    def update_coming(self) -> None: ...
+
+    def step_made(self) -> None: ...
+
+    def load_coming(self) -> None: ...
+
+    def saves_to(self, folder: str) -> None: ...
+
+
+def wrap_engine(engine: Any, hook: StepHook) -> None:
     """Calls the hook from the engine's own methods, whose arguments and results stay unchanged."""
     if hasattr(engine, "watched_by"):  # no DeepSpeed engine, but what stands for one
         engine.watched_by(hook)
@@ -50,12 +61,12 @@ def before(owner: Any, name: str, what: Callable[..., None]) -> None:
     setattr(owner, name, hooked)
 
 
-def _take_loss(hook: Hook, loss: Any, *args: Any, **kwargs: Any) -> None:
+def _take_loss(hook: StepHook, loss: Any, *args: Any, **kwargs: Any) -> None:
     of_many = args[1] if len(args) > 1 else kwargs.get("scale_wrt_gas", True)  # (loss, retain_graph, scale_wrt_gas)
     hook.loss_seen(loss, of_many=bool(of_many))
 
 
-def _watch_steps(engine: Any, name: str, hook: Hook, made: Callable[[Any], None] = lambda _: None) -> None:
+def _watch_steps(engine: Any, name: str, hook: StepHook, made: Callable[[Any], None] = lambda _: None) -> None:
     """From now on the hook hears of each step that the engine's method has counted; `made` gets its result first."""
     method = getattr(engine, name)
 

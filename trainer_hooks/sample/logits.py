@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from trainer_hooks.errors import Guard
 from trainer_hooks.sample.owners import local
 
-if TYPE_CHECKING:
-    from trainer_hooks.hook import Hook
-
-__all__ = ["Logits", "every_few_positions", "largest_magnitude", "watch_outputs"]
+__all__ = ["Logits", "TakesLogits", "every_few_positions", "largest_magnitude", "watch_outputs"]
 
 Logits = Tensor | float | Callable[[], Tensor | float]
 """Before any mask: a masked logit of -inf would be the largest. A function is called only where the step is read."""
+
+
+class TakesLogits(Protocol):
+    """What takes the logits of a forward pass: the hook."""
+
+    @property
+    def guard(self) -> Guard: ...
+
+    def report_logits(self, *, output: Logits | None = None) -> None: ...
+
 
 _AT_ONCE = 1 << 22  # elements: 8 MB of scratch in bfloat16; 8,192 positions of 128,000 words take 64 launches
 
@@ -51,7 +59,7 @@ def every_few_positions(logits: Tensor) -> Tensor:
     return logits[:, ::_POSITIONS_APART] if logits.ndim > 2 else logits
 
 
-def watch_outputs(module: Any, hook: Hook) -> Any:
+def watch_outputs(module: Any, hook: TakesLogits) -> Any:
     """Reports `output.logits`, which Hugging Face's models have, while the model trains. Returns torch's handle."""
 
     def seen(called: Any, _args: Any, output: Any) -> None:

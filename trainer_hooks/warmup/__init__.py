@@ -2,6 +2,8 @@
 
 schedule.seqlen(step)  →  SeqlenWarmup.begin(step)  →  SeqlenWarmup(batch)  →  engine
                                     └─ what was cut off  →  Kept  →  packed rows, once the length is full
+
+In: batches (B, T), and the length of the step. Out: shorter batches, and the tokens that were cut off, later.
 """
 
 from trainer_hooks.warmup.kept import Kept, Run, Segment

@@ -4,6 +4,8 @@ The data's path: a name (`layouts`, `entries`) → what has changed (`save_folde
 a target everything (`walk`, `declared`, `reading`: `archive`, `pickled`, at a `pace`) → a judgement (`verify`;
 `remembered` file by file) → moves (`trackers`,
 `quarantine`, `probes`, `pins`, and `claim`: by one state folder alone). `folder` puts them behind one class.
+
+In: the path of a save folder. Out: its checkpoints as values, verified where that is asked for; and their moves.
 """
 
 from sentinel.adapters.checkpoints.claim import Claim

@@ -14,7 +14,7 @@ from sentinel.adapters.checkpoints.trackers import Trackers, is_tracker
 from sentinel.adapters.checkpoints.walk import checkpoint_named, checkpoints_in, entries_of
 from sentinel.bounded import read_document, read_record
 from sentinel.durable import make_folders, part_of, rename, sync_folder, write_atomically
-from sentinel.plan.incident import Rollback
+from sentinel.plan.incident.incident import Rollback
 from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.names import why_not_a_name
 

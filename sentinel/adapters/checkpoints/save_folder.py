@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sentinel.adapters.checkpoints.entries import Entries, entries_of
 from sentinel.listings import SETTLE_S, Listing, Listings
-from sentinel.plan.incident import Place
+from sentinel.plan.incident.incident import Place
 
 _NEWEST = 2  # by step and by modification time, each
 _IN_TURN = 4  # others that one look asks for: 5,000 have all been asked for after 1,250 looks

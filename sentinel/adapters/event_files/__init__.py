@@ -1,4 +1,7 @@
-"""TensorBoard's event files, read without TensorBoard."""
+"""TensorBoard's event files, read without TensorBoard.
+
+In: files that any process may have written or torn. Out: events, scalars and byte ranges.
+"""
 
 from sentinel.adapters.event_files.events import Axis
 from sentinel.adapters.event_files.scalars import ScalarFile, Scalars, is_event_file

@@ -14,7 +14,7 @@ from grafana_client.api import GrafanaApi
 from grafana_client.client import GrafanaClientError, GrafanaException, GrafanaServerError, GrafanaTimeoutError
 
 from sentinel.adapters.http_client import within
-from sentinel.plan.annotations import Annotation
+from sentinel.plan.alerts.annotations import Annotation
 from sentinel.vocabulary.errors import ConfigError, GrafanaUnavailable
 
 Outcome = Literal["created", "changed", "unchanged"]

@@ -25,7 +25,7 @@ from sentinel.adapters.http_client import Cut, Refused, Unreachable, answer, bea
 from sentinel.adapters.paging import settings
 from sentinel.adapters.paging.secret import Secret
 from sentinel.adapters.paging.settings import split_address
-from sentinel.plan.page import Page
+from sentinel.plan.alerts.page import Page
 from sentinel.vocabulary.errors import ConfigError, PagerError
 from sentinel.vocabulary.numbers import dump_json
 

@@ -12,7 +12,8 @@ from threading import Event, Lock, Thread
 from sentinel import bounded
 from sentinel.adapters.paging.channels import Channel
 from sentinel.durable import sync_folder, write_atomically
-from sentinel.plan.page import Page, Severity, page_from_json
+from sentinel.plan.alerts.page import Page, page_from_json
+from sentinel.plan.topics import Severity
 from sentinel.vocabulary.errors import LineError, PagerError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 

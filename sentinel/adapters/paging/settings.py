@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from sentinel.plan.page import RUNBOOK, Severity
+from sentinel.plan.alerts.page import RUNBOOK
+from sentinel.plan.topics import Severity
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import AT_LEAST_0, POSITIVE, POSITIVE_OR_INF, Range
 

@@ -1,4 +1,8 @@
-"""Slurm, asked and told through its own commands."""
+"""Slurm, asked and told through its own commands.
+
+In: the run's `[launcher]`, and what its attempts reported. Out: the jobs as observed; and jobs stopped, prepared and
+submitted.
+"""
 
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.launcher import SlurmLauncher

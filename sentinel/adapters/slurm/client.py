@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sentinel.jobscript.slurm_jobs import UNLIMITED, JobProperties, SlurmJob
+from sentinel.adapters.slurm.jobs import UNLIMITED, JobProperties, SlurmJob
 from sentinel.vocabulary.errors import NotOurJob, SentinelError, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
 # Of SlurmJob, in the order of _FORMAT

@@ -6,12 +6,12 @@ import os
 from functools import cache
 
 from sentinel.adapters.slurm.client import SlurmClient
+from sentinel.adapters.slurm.jobs import SlurmJob
 from sentinel.adapters.slurm.preparing import Preparation
 from sentinel.adapters.slurm.queue import Queue
 from sentinel.adapters.slurm.records import JobRecords
 from sentinel.adapters.slurm.submissions import SlurmSettings
-from sentinel.jobscript.slurm_jobs import SlurmJob
-from sentinel.jobscript.whose_jobs import Evidence, Start
+from sentinel.adapters.slurm.whose_jobs import Evidence, Start
 from sentinel.vocabulary.errors import SlurmRefused
 
 _COMPARED = 4  # so many of the run's last jobs: a script may have been changed between two of them

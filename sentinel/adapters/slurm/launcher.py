@@ -11,14 +11,14 @@ from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.evidence import evidence_of
+from sentinel.adapters.slurm.jobs import SlurmJob
 from sentinel.adapters.slurm.preparing import Preparation
 from sentinel.adapters.slurm.queue import Queue, fate_of, foreign
 from sentinel.adapters.slurm.records import JobRecords, Recording
 from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of
+from sentinel.adapters.slurm.whose_jobs import Found, jobs_of_run
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
-from sentinel.jobscript.slurm_jobs import SlurmJob
-from sentinel.jobscript.whose_jobs import Found, jobs_of_run
-from sentinel.plan.baseline import Baseline
+from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.observation import Fate, JobsSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, JobUnclear, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from sentinel.adapters.slurm.client import SlurmClient
-from sentinel.jobscript.slurm_jobs import SlurmJob
+from sentinel.adapters.slurm.jobs import SlurmJob
 from sentinel.vocabulary.errors import SlurmUnavailable
 
 _LONGEST_PAUSE_S = 300.0

@@ -15,10 +15,7 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
-from sentinel.adapters.slurm.records import JobRecords, Stopped
-from sentinel.adapters.slurm.submissions import Prepared, SlurmSettings, Submissions
-from sentinel.adapters.slurm.trainer_files import scheduler_of, with_named_files
-from sentinel.jobscript.slurm_jobs import (
+from sentinel.adapters.slurm.jobs import (
     JobProperties,
     Mark,
     SlurmJob,
@@ -29,9 +26,12 @@ from sentinel.jobscript.slurm_jobs import (
     unmarked,
     with_own_head,
 )
+from sentinel.adapters.slurm.records import JobRecords, Stopped
+from sentinel.adapters.slurm.submissions import Prepared, SlurmSettings, Submissions
+from sentinel.adapters.slurm.trainer_files import scheduler_of, with_named_files
 from sentinel.jobscript.syntax import to_bytes
 from sentinel.lint import Known, NewScripts, new_scripts
-from sentinel.plan.baseline import baseline_of
+from sentinel.plan.incident.baseline import baseline_of
 from sentinel.vocabulary.errors import ConfigError, SlurmRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

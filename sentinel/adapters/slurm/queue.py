@@ -12,9 +12,9 @@ from threading import Lock
 from typing import NamedTuple
 
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
+from sentinel.adapters.slurm.jobs import SlurmJob
 from sentinel.adapters.slurm.named_jobs import NamedJobs, pause_s
 from sentinel.adapters.slurm.shared_answers import Answered, SharedAnswers
-from sentinel.jobscript.slurm_jobs import SlurmJob
 from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
+from sentinel.adapters.slurm.jobs import SlurmJob, Submission, array_of
 from sentinel.adapters.slurm.queue import Queue
 from sentinel.durable import write_atomically
-from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, array_of
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.names import checked_name

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sentinel import bounded
+from sentinel.adapters.slurm.jobs import SlurmJob
 from sentinel.durable import write_atomically
-from sentinel.jobscript.slurm_jobs import SlurmJob
 from sentinel.vocabulary.errors import SentinelError
 
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sentinel import bounded
+from sentinel.adapters.slurm.jobs import JobProperties, SlurmJob, Submission, mark_in
 from sentinel.durable import sync_folder, write_atomically
-from sentinel.jobscript.slurm_jobs import JobProperties, SlurmJob, Submission, mark_in
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.names import checked_name

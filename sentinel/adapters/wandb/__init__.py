@@ -1,4 +1,7 @@
-"""W&B: the `[wandb]` table, its API, its offline files. The library is optional."""
+"""W&B: the `[wandb]` table, its API, its offline files. The library is optional.
+
+In: a project's name and a key. Out: runs' rows and files, branches and drawings.
+"""
 
 from sentinel.adapters.wandb.project import Outcome, Wandb, draw_offline
 from sentinel.adapters.wandb.settings import Drawing, Row, WandbRun

@@ -1,1 +1,4 @@
-"""What is worked out of whole runs: correlation, the first mover, comparisons."""
+"""What is worked out of whole runs: correlation, the first mover, comparisons.
+
+In: columns of whole runs. Out: tables as values.
+"""

@@ -1,4 +1,7 @@
-"""The ways in which a run diverges, one file each. A new detector is one file and one entry in `DETECTORS`."""
+"""The ways in which a run diverges, one file each. A new detector is one file and one entry in `DETECTORS`.
+
+In: the next sample, or block of samples, and what is known of the run (`Known`). Out: a `Finding`, or None.
+"""
 
 from __future__ import annotations
 

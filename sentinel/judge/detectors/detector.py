@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.events import Event, EventKind, Findings
@@ -17,10 +17,6 @@ from sentinel.judge.reference import Reference
 from sentinel.judge.schedule_changes import Regime
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import ScrapedSample
-
-if TYPE_CHECKING:
-    from sentinel.judge.detectors.early_warning import EarlyWarnings
-    from sentinel.judge.detectors.leading_signals import LeadingSignals
 
 _RECENT_SAMPLES = 64  # Losses that an onset is looked for in, backwards
 
@@ -98,13 +94,42 @@ class ResumeDrop(NamedTuple):
         )
 
 
+class Leading(Protocol):
+    """The signals that may move before the loss does, as the other detectors ask for them: `LeadingSignals`."""
+
+    bands: Mapping[str, NoiseBand]
+
+    @property
+    def moved(self) -> bool: ...
+
+    @property
+    def scale_collapsed(self) -> bool: ...
+
+    def ahead_of(self, onset_range: tuple[int, int]) -> tuple[tuple[str, int], ...]: ...
+
+    def agree(self, onset_range: tuple[int, int], step: int, samples: int) -> bool: ...
+
+    def stand(self, onset_range: tuple[int, int], step: int, samples: int) -> bool: ...
+
+    def usual(self) -> dict[str, float]: ...
+
+    def fades(self, usual: Mapping[str, float]) -> bool: ...
+
+
+class Early(Protocol):
+    """The early warnings, as the other detectors ask for them: `EarlyWarnings`."""
+
+    @property
+    def agrees(self) -> bool: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Known:
     thresholds: Thresholds
     regime: Regime
     findings: Findings
-    leading: LeadingSignals
-    early: EarlyWarnings
+    leading: Leading
+    early: Early
     references: Sequence[Reference]
     baseline: Baseline
     # (step, loss) of the last losses before the sample that is taken now.

@@ -30,7 +30,9 @@ class LeadingSignals(Detector):
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._forget_steps = thresholds.led_by_window_steps
-        self.bands = {name: NoiseBand(sigmas=thresholds.band_sigmas, floor=thresholds.band_floor) for name in BANDED}
+        self.bands: Mapping[str, NoiseBand] = {
+            name: NoiseBand(sigmas=thresholds.band_sigmas, floor=thresholds.band_floor) for name in BANDED
+        }
         self._inside: dict[str, list[float]] = {}  # Of the block under way
         self._of_eight: Sequence[OfEight] = ()  # What is known of them where they came together
         self._departed: dict[str, tuple[int, int, int, float]] = {}

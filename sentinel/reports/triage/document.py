@@ -14,7 +14,7 @@ import numpy as np
 
 from sentinel.judge.analysis.correlation.columns import correlate_readings
 from sentinel.judge.analysis.correlation.table import Correlations
-from sentinel.reports.chronicle import attempt_rows
+from sentinel.reports.attempts import attempt_rows
 from sentinel.reports.past import PageSettings, Past, judged
 from sentinel.reports.triage.curves import charts, moments
 from sentinel.reports.triage.incidents import incident_document

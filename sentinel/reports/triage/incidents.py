@@ -11,8 +11,8 @@ import numpy as np
 
 from sentinel.judge.analysis.first_mover import first_moved_of_readings
 from sentinel.judge.readings import Readings
-from sentinel.plan.incident import PROOFS, Incident, Proof, Rollback, answer_of, overrides_to_json
-from sentinel.plan.sentences import story
+from sentinel.plan.alerts.sentences import story
+from sentinel.plan.incident.incident import PROOFS, Incident, Proof, Rollback, answer_of, overrides_to_json
 from sentinel.reports.past import PageSettings, Past, joined
 from sentinel.reports.triage.curves import layer_points
 

@@ -1,5 +1,8 @@
 """Schedules as formulas that count from an anchor, the step that a restart resumes from: sequence length, LR, batch
-size, token dropping, difficulty. `step` is the number of the update that is being made, 1 for a run's first."""
+size, token dropping, difficulty. `step` is the number of the update that is being made, 1 for a run's first.
+
+In: a schedule's settings. Out: its value at a step, a sample or a token.
+"""
 
 from sentinel.vocabulary.pacing.data_efficiency import (
     CurriculumSchedule,

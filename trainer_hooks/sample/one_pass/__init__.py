@@ -1,4 +1,7 @@
-"""Reductions over Adam's state in one pass, by the fastest kernel that is right on this machine."""
+"""Reductions over Adam's state in one pass, by the fastest kernel that is right on this machine.
+
+In: views of v and m on one device. Out: sums and maxima, as float64 on that device.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,294 @@
+"""Where an incident stands: its rollbacks, waits, skipped rungs and proofs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from sentinel.plan.incident.baseline import Baseline
+from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.overrides import Overrides, encode_overrides
+
+Event = Mapping[str, Any]  # of the incident log, as a line of it holds one: see `events`
+
+
+class Proof(StrEnum):
+    """What is known of one change."""
+
+    CONFIRMED = "confirmed"
+    CONTRADICTED = "contradicted"
+    NOT_VERIFIED = "not verified"
+
+
+# event -> what it says that an attempt has shown of a rollback's changes
+PROOFS = {"proved": Proof.CONFIRMED, "not_verified": Proof.NOT_VERIFIED, "not_proved": Proof.CONTRADICTED}
+
+
+def failure(reason: str, proof: Proof | None, doubts: Iterable[str]) -> str:
+    """A failed restart as a phrase: only a rung whose every change is confirmed can be said not to have helped."""
+    if proof is Proof.CONFIRMED:
+        return f"did not help: {reason}"
+    if proof is Proof.CONTRADICTED:
+        return f"did not take effect: {reason}"
+    return f"failed, and it is not verified that {', '.join(doubts) or 'the change'} took effect: {reason}"
+
+
+def proof_of(event: Event) -> tuple[Proof, tuple[str, ...]]:
+    """What an event of a proof says, and the checks that it leaves in doubt. Older logs have `proved` where a change
+    was never reported, as long as the plan had foreseen that."""
+    checks = event.get("checks") or ()
+    if event["event"] == "not_proved":
+        return Proof.CONTRADICTED, tuple(c["what"] for c in checks if answer_of(c) is Proof.CONTRADICTED)
+    silent = [c["what"] for c in checks if c.get("changed", True) and answer_of(c) is Proof.NOT_VERIFIED]
+    return (Proof.NOT_VERIFIED if silent else Proof.CONFIRMED), tuple(silent)
+
+
+def answer_of(check: Mapping[str, Any]) -> Proof:
+    """The answer of a check as a log holds it; older logs have `holds`, true for a silence that was foreseen."""
+    if "answer" in check:
+        return Proof(check["answer"])
+    if not check.get("holds", True):
+        return Proof.CONTRADICTED
+    return Proof.NOT_VERIFIED if "reported" in check and check["reported"] is None else Proof.CONFIRMED
+
+
+# open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
+# recovery; stopped: a person is needed; closed
+Status = Literal["open", "decided", "applied", "holding", "stopped", "closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A save folder: the same one by its path, or by its inode where it was renamed or is mounted elsewhere."""
+
+    path: str  # without links
+    inode: int | None = None  # None where it is not there, or can't be looked at
+
+    def is_other(self, now: Place) -> bool:
+        return now.path != self.path and (self.inode is None or now.inode != self.inode)
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollback:
+    """One restart of an incident: a rung of the ladder, tried."""
+
+    id: str
+    rung: str
+    hypothesis: str
+    target_tag: str | None  # None is from scratch
+    target_step: int
+    overrides: Overrides
+    changes: tuple[str, ...]
+    decided_unix_s: float
+    lost_steps: int  # optimizer steps that the rollback threw away
+    lost_gpu_hours: float | None = None  # what those steps took; None where pace or size of the run was not known
+    unconfirmed: tuple[str, ...] = ()  # names of checks that the plan said beforehand can't be confirmed
+    in_script: bool = False  # whether its changes were made in the job script, in that trainer's own form
+    restart: bool = True  # whether the job is started again after the rollback
+    after_attempt: int | None = None  # the newest attempt at the decision, 0 for none; None: an older log has no word
+    known_jobs: tuple[str, ...] = ()  # what ran or waited at the decision, as a launcher names it
+    place: Place | None = None  # the save folder that it was decided for; None: an older log has no word
+    probe: str | None = None  # an older release's probe whose checkpoints became the run's; None from the target itself
+    moved_tags: tuple[str, ...] = ()  # checkpoints that its quarantine was to take, over all its intents
+    to_stop: tuple[str, ...] = ()  # what was to be stopped before its files are moved, over all its intents
+    begun: bool = False  # whether an action upon the run's files was intended: they may have been changed
+    applied: bool = False  # whether every action of it was seen done
+    taken_back: bool = False  # whether what was done of it has been taken back since
+    starts: int = 0  # how often the job's start was intended
+    last_start_unix_s: float | None = None
+    last_start_attempt: int | None = None  # the newest attempt then, 0 for none; None where it was not recorded
+    attempt: int | None = None  # the attempt that was started for it
+    proof: Proof | None = None  # whether its changes took effect; None while no attempt has shown
+    doubts: tuple[str, ...] = ()  # what is contradicted, or not verified: names of checks
+    failed: str | None = None  # why the restart failed; only where `proof` is confirmed did the rung not help
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What an attempt that was started for it may report: its own name, or that of the probe that became the
+        run."""
+        return (self.id,) if self.probe is None else (self.id, self.probe)
+
+    @property
+    def proved(self) -> bool | None:
+        """True where every change is confirmed, False where one is contradicted, else None."""
+        return {Proof.CONFIRMED: True, Proof.CONTRADICTED: False}.get(self.proof) if self.proof else None
+
+    @property
+    def result(self) -> str | None:
+        """What became of it, as a phrase, where that is settled by its proof or its failure; else None."""
+        if self.proof is Proof.CONTRADICTED:
+            return f"did not take effect: {', '.join(self.doubts) or 'what was changed'}"
+        return None if self.failed is None else failure(self.failed, self.proof, self.doubts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A rung that only watches whether the run recovers by itself; it starts nothing and rolls nothing back."""
+
+    rung: str
+    hypothesis: str
+    from_step: int
+    until_step: int  # the step at which a run that is still diverged has not healed
+    failed: str | None = None  # why it is over without having helped; None while it lasts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """A rung that can't be carried out: nothing was done for it, and the next rung is tried."""
+
+    rung: str
+    hypothesis: str
+    reason: str  # what can't be done, and by whom; a sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """Rungs that an older release tried side by side, each as a probe: see `removed_records`."""
+
+    rungs: Mapping[str, str]  # probe -> rung
+    until_step: int  # where every probe ends
+    gpu_hours: float | None = None  # what the probes may take together; None where pace or size were not known
+    over: bool = False
+    void: bool = False  # whether no probe could be started: none of its rungs was tried
+    winner: str | None = None  # the probe whose checkpoints become the run's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bisected:
+    """The bisect that a rung of the incident has asked for."""
+
+    after_attempt: int  # the run's newest attempt when it was begun; 0 for none
+    over: str | None = None  # what it has come to, as a sentence; None while it goes on
+    gpu_hours: float | None = None  # what its probes took; None while it goes on, or where it is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a person was asked to agree to."""
+
+    digest: str
+    proposed_unix_s: float
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A person's yes to a proposal."""
+
+    digest: str  # of the decision that they saw
+    by: str
+    time_unix_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Incident:
+    """One divergence, from onset to closing."""
+
+    id: str
+    opened_unix_s: float
+    attempt: int  # the attempt that diverged
+    onset_range: tuple[int, int] | None
+    alarm_step: int | None
+    onset_tokens: int | None  # consumed_tokens at the late end of the onset; None where tokens were not reported
+    onset_samples: int | None = None  # consumed_samples there; None where samples were not reported
+    batch_samples: int | None = None  # samples of that step; None where that was not reported
+    best_mean: float | None  # best 20-sample mean of the loss before the onset, nats
+    reason: str
+    led_by: tuple[str, ...]
+    baseline: Baseline
+    ignored: str | None = None  # the rollback whose missing effect it is about: it ends with that one's incident
+    overrides_before: Overrides | None = None  # overrides.json when the incident began; None where there was none
+    status: Status = "open"
+    rollbacks: list[Rollback] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+    side_by_side: list[SideBySide] = field(default_factory=list)
+    bisect: Bisected | None = None
+    shadows: int = 0
+    proposal: Proposal | None = None  # the last one; a decision takes it away
+    purged: bool = False
+    outcome: str | None = None
+    note: str | None = None  # the sentence that it was stopped or closed with
+    closed_unix_s: float | None = None
+    undoing: str | None = None  # what an unfinished undo was begun of: a rollback's id, or its own for all of it
+    undo_after_attempt: int | None = None  # the newest attempt then, 0 for none; None: an older log has no word
+    undo_known_jobs: tuple[str, ...] = ()  # what ran or waited then, as a launcher names it
+    undo_moves: bool = False  # whether that undo has begun to move files
+
+    @property
+    def half_done(self) -> Rollback | None:
+        """The rollback that was decided and has not been carried out to its end, or None."""
+        if not self.rollbacks or self.outcome == "undone":
+            return None
+        last = self.rollbacks[-1]
+        return None if last.applied or last.taken_back or last.failed is not None else last
+
+    @property
+    def current(self) -> Rollback | None:
+        """The rollback that is in force, or None when the next one is still to be decided."""
+        return self.rollbacks[-1] if self.rollbacks and self.rollbacks[-1].failed is None else None
+
+    @property
+    def waiting(self) -> Wait | None:
+        return self.waits[-1] if self.waits and self.waits[-1].failed is None else None
+
+    @property
+    def unfinished_probes(self) -> SideBySide | None:
+        """Rungs that an older release has begun to try side by side, and has not brought to an end; else None."""
+        last = self.side_by_side[-1] if self.side_by_side else None
+        if last is None or (last.over and last.winner in (None, *(r.probe for r in self.rollbacks))):
+            return None
+        return last
+
+    @property
+    def bisecting(self) -> bool:
+        """Whether the bisect that a rung has asked for goes on."""
+        return self.bisect is not None and self.bisect.over is None
+
+    @property
+    def tried(self) -> int:
+        """Rungs of the ladder, from its first one, that were tried or could not be."""
+        beside = sum(len(tried.rungs) for tried in self.side_by_side if not tried.void)
+        return sum(r.probe is None for r in self.rollbacks) + beside + len(self.waits) + len(self.skips)
+
+    @property
+    def failed_restarts(self) -> int:
+        """Rollbacks so far, and rungs that were tried beside the run."""
+        return sum(r.probe is None for r in self.rollbacks) + sum(len(tried.rungs) for tried in self.side_by_side)
+
+    @property
+    def spent_gpu_hours(self) -> float:
+        """What its rollbacks threw away and its probes took, as far as that was known."""
+        probes = [tried.gpu_hours for tried in self.side_by_side] + [self.bisect.gpu_hours if self.bisect else None]
+        return sum(hours or 0.0 for hours in (*(r.lost_gpu_hours for r in self.rollbacks), *probes))
+
+
+def incident_id(number: int) -> str:
+    return f"incident-{number}"
+
+
+def rollback_id(incident: str, number: int) -> str:
+    """incident-1-r2 is the second rollback of incident-1; unique over the run's life."""
+    return f"{incident}-r{number}"
+
+
+def overrides_to_json(overrides: Overrides | None) -> dict[str, Any] | None:
+    return None if overrides is None else load_object(encode_overrides(overrides))
+
+
+def digest_of(decision: Rollback) -> str:
+    """SHA-256, in hex, of what a person agrees to: rung, target, every override, and what can't be confirmed of it. Not
+    of the time of the decision, nor of the steps that are lost meanwhile."""
+    document = {
+        "rollback": decision.id,
+        "rung": decision.rung,
+        "target": decision.target_tag,
+        "target_step": decision.target_step,
+        "overrides": overrides_to_json(decision.overrides),
+        "unconfirmed": decision.unconfirmed,
+        "restart": decision.restart,
+    }
+    return hashlib.sha256(dump_json(document).encode()).hexdigest()

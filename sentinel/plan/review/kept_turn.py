@@ -1,0 +1,81 @@
+"""A turn as it is kept: the facts that it was decided from, the policy, and what it came to. Deciding again gives the
+same turn, on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts, Turn
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Event
+from sentinel.plan.restart.actions import Action
+from sentinel.plan.restart.actions import to_json as action_to_json
+from sentinel.vocabulary.codec import Form, kept, read
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.texts import without_secrets
+
+SHIFTED = "shifted_by_s"  # in an event whose times are not those of the log
+_FORM = Form(error=ConfigError, name="the kept turn", ignores_unknown=True, checks_ranges=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTurn:
+    """Read back; nothing of it is live."""
+
+    facts: Facts
+    policy: Policy
+    decided: Mapping[str, Any]  # the turn, as `told` gives it
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], log: tuple[Event, ...] = ()) -> Self:
+        """`log`: the incident log, where the turn does not bring its own. ConfigError names what is wrong."""
+        facts, run = dict(data.get("facts") or {}), {}
+        if isinstance(facts.get("run"), Mapping):
+            run = {**facts["run"], "incidents": []}
+        own, count = facts.pop("events", None), data.get("events_before")
+        if not isinstance(own, list):
+            if not isinstance(count, int) or len(log) < count:
+                raise ConfigError(
+                    f"the kept turn was decided when the incident log had {count} events, and it has {len(log)}"
+                )
+            shifts = dict(data.get("shifts") or ())
+            own = [shifted(event, shifts[n]) if n in shifts else event for n, event in enumerate(log[:count])]
+        read_back = read(Facts, {**facts, "run": run, "events": own}, "facts", _FORM)
+        read_back = replace(read_back, run=replace(read_back.run, incidents=fold(own)))
+        decided = data.get("turn")
+        policy = read(Policy, data.get("policy"), "policy", _FORM)
+        return cls(facts=read_back, policy=policy, decided=decided if isinstance(decided, Mapping) else {})
+
+
+def to_json(facts: Facts, policy: Policy, turn: Turn, *, with_log: bool = False) -> dict[str, Any]:
+    """The turn as it is kept, without secrets. The events of the incident log are counted, unless they are to come
+    with it: the log only grows."""
+    found = kept(replace(facts, events=(), run=replace(facts.run, incidents=())))
+    found["events"] = kept(facts.events) if with_log else None
+    del found["run"]["incidents"]
+    shifts = [[n, e[SHIFTED]] for n, e in enumerate(facts.events) if SHIFTED in e]
+    of_log = {"events_before": len(facts.events), "shifts": shifts}
+    made = {"facts": found, **of_log, "policy": kept(policy), "turn": told(turn)}
+    # as a file would hold it: two decisions are compared by their texts
+    return dict(without_secrets(load_object(dump_json(made))))
+
+
+def shifted(event: Event, by_s: float) -> Event:
+    """The event, so much later than the incident log says: the wall clock was set since."""
+    times = [key for key in ("time_unix_s", "since_unix_s") if key in event]
+    return {**event, **{key: float(event[key]) + by_s for key in times}, SHIFTED: by_s}
+
+
+def told(turn: Turn) -> dict[str, Any]:
+    """All of a turn as plain data; of an undo the incident's name."""
+    plain = kept(replace(turn, undo=(), actions=()))
+    actions = [_action(action) for action in turn.actions]
+    return dict(load_object(dump_json({**plain, "undo": [i.id for i in turn.undo], "actions": actions})))
+
+
+def _action(action: Action) -> dict[str, Any]:
+    return {"kind": action_to_json(action)["kind"], **kept(action)}

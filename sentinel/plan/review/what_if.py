@@ -1,0 +1,196 @@
+"""What would have changed a decision: the turn is decided again with one fact, or one key of the policy, changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts, Turn
+from sentinel.plan.incident.incident import Approval
+from sentinel.plan.observation import Life, RunState
+from sentinel.plan.restart.actions import describe
+from sentinel.plan.restart.liveness import life_of
+from sentinel.plan.turn import next_turn
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import outside
+
+_HOUR_S, _TIMES = 3600.0, 10
+_NEWEST = 3  # whole checkpoints that are taken away, one at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that would have been otherwise, and what would then have been decided."""
+
+    what: str
+    comes_to: str  # in the words of `comes_to`
+
+
+def comes_to(turn: Turn) -> str:
+    """What is done and recorded, and why, as one line."""
+    recorded = [str(e["event"]).replace("_", " ") for e in turn.records]
+    rungs = [f" (rung {e['rung']!r})" if "rung" in e else "" for e in turn.records]
+    done = [describe(action) for action in turn.actions]
+    parts = [f"records: {', '.join(map(str.__add__, recorded, rungs))}"] if recorded else []
+    parts += [f"does: {', '.join(done)}"] if done else []
+    parts += [f"carries on the undo of {i.id}" for i in turn.undo]
+    parts += ["ends the watch" if turn.outcome == 0 else "asks for a person"] if turn.outcome is not None else []
+    return f"{'; '.join(parts) or 'nothing is done'}: {turn.reason}"
+
+
+def what_would_change(facts: Facts, policy: Policy) -> tuple[Change, ...]:
+    """Each single change that leads to another turn, in the order: of the run, of a person's word, of the policy."""
+    before, found = _essence(next_turn(facts, policy)), list[Change]()
+    for what, other, rules in (*_of_the_run(facts), *_of_a_person(facts), *_of_the_policy(facts, policy)):
+        turn = next_turn(other, rules or policy)
+        if _essence(turn) != before:
+            found.append(Change(what=what, comes_to=comes_to(turn)))
+    return tuple(found)
+
+
+def _essence(turn: Turn) -> tuple[object, ...]:
+    """What is done, not in which words."""
+    records = [(e["event"], e.get("rung"), e.get("target"), e.get("refusal")) for e in turn.records]
+    undo = [i.id for i in turn.undo]
+    return str(records), turn.actions, undo, turn.outcome, turn.pins, turn.message is None
+
+
+_Changed = Iterator[tuple[str, Facts, Policy | None]]
+
+
+def _with(facts: Facts, **run: Any) -> Facts:
+    return replace(facts, run=replace(facts.run, **run))
+
+
+def _of_the_run(facts: Facts) -> _Changed:
+    run = facts.run
+    if facts.verdict.kind is not VerdictKind.HEALTHY:
+        healthy = replace(facts.verdict, kind=VerdictKind.HEALTHY, onset_range=None, alarm_step=None)
+        yield "a verdict of healthy", replace(facts, verdict=healthy), None
+    if life_of(run).life is not Life.GONE:
+        jobs = replace(run.jobs, known=True, why_unknown="", writers=())
+        seen = {"jobs": jobs, "heartbeats": (), "signs": (), "attempts": _ended(run)}
+        yield "nothing of the job alive, for certain", _with(facts, **seen), None
+    whole = [c for c in run.checkpoints if c.complete and not c.only_pinned]
+    for c in reversed(whole[-_NEWEST:]):
+        there = tuple(replace(x, complete=False, problem="not whole") if x.tag == c.tag else x for x in run.checkpoints)
+        yield f"{c.tag} not whole", _with(facts, checkpoints=there), None
+    if any(c.verified is None for c in whole):
+        there = tuple(replace(c, verified=True) if c.complete else c for c in run.checkpoints)
+        yield "every whole checkpoint read and found sound", _with(facts, checkpoints=there), None
+    if run.unhealthy_spans or run.spoilt_spans:
+        yield "no unhealthy span and no bad start on record", _with(facts, unhealthy_spans=(), spoilt_spans=()), None
+    for name, sentence in (("room_problem", "room for the coming saves"), ("disagreement", "trackers that agree")):
+        if getattr(run, name) is not None:
+            yield sentence, _with(facts, **{name: None}), None
+    if facts.start is not None:
+        yield "no verdict on the newest start", replace(facts, start=None), None
+    later = [replace(sign, age_s=sign.age_s + _HOUR_S) for sign in run.signs]
+    beats = [replace(beat, age_s=beat.age_s + _HOUR_S) for beat in run.heartbeats]
+    minute = None if run.minute_of_day is None else (run.minute_of_day + 60) % 1440
+    passed = {"now_unix_s": run.now_unix_s + _HOUR_S, "minute_of_day": minute, "signs": tuple(later)}
+    after = _with(replace(facts, silent_s=facts.silent_s + _HOUR_S), **passed, heartbeats=tuple(beats))
+    yield "an hour more, and nothing new in it", after, None
+
+
+def _ended(run: RunState) -> tuple[object, ...]:
+    return tuple(replace(attempt, finished=True, grew_after_end=False) for attempt in run.attempts)
+
+
+def _of_a_person(facts: Facts) -> _Changed:
+    run = facts.run
+    if run.paused:
+        yield "no `sentinel pause`", _with(facts, paused=False), None
+    if run.kill_file:
+        yield "no KILL file", _with(facts, kill_file=False), None
+    incident = run.open_incident
+    proposal = incident.proposal if incident is not None else None
+    if incident is not None and proposal is not None and incident.id not in run.approvals:
+        said = Approval(digest=proposal.digest, by="a person", time_unix_s=run.now_unix_s)
+        approved = _with(facts, approvals={**run.approvals, incident.id: said})
+        memory = replace(facts.memory, verified_for=facts.memory.verified_for | {proposal.digest})
+        yield f"`sentinel approve {incident.id}`", replace(approved, memory=memory), None
+
+
+def _of_the_policy(facts: Facts, policy: Policy) -> _Changed:
+    hints = get_type_hints(Policy)
+    for field in dataclasses.fields(Policy):
+        if field.name == "ladder":
+            continue
+        value = getattr(policy, field.name)
+        for other in _others(hints[field.name], value):
+            one: dict[str, Any] = {field.name: other}
+            try:
+                changed = replace(policy, **one)
+            except ConfigError:
+                continue
+            if outside(changed) is not None:
+                continue
+            yield f"[policy] {field.name} = {_toml(other)}, not {_toml(value)}", facts, changed
+    for rung in policy.ladder:
+        rest = tuple(other for other in policy.ladder if other is not rung)
+        yield f"a ladder without {rung.name!r}", facts, replace(policy, ladder=rest)
+
+
+def _others(hint: object, value: object) -> Iterator[object]:
+    """Other values of a key: each other word, the other truth, ten times and a tenth; no quiet hours, no limit."""
+    if get_origin(hint) is Literal:
+        yield from (word for word in get_args(hint) if word != value)
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from {value * _TIMES or _TIMES, value // _TIMES} - {value}
+    elif isinstance(value, float):
+        yield from (value * _TIMES or _HOUR_S, value / _TIMES)
+    elif value and isinstance(value, tuple):
+        yield ()
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def what_was_seen(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Topic and sentence: what the decision rested on."""
+    run, verdict = facts.run, facts.verdict
+    at = "" if verdict.global_step is None else f" at step {verdict.global_step}"
+    yield "verdict", f"{verdict.kind}{at}: {verdict.reason}"
+    if verdict.onset_range is not None:
+        yield "onset", f"step {verdict.onset_range[0]} to {verdict.onset_range[1]}"
+    known = life_of(run)
+    yield "job", f"{known.life}: {known.sentence}"
+    yield "checkpoints", _checkpoints(facts)
+    if facts.latest is not None:
+        yield (
+            "attempt",
+            f"{facts.latest.number}, {facts.latest.made} steps made"
+            + (f", started for {facts.latest.rollback}" if facts.latest.rollback else ""),
+        )
+    if (incident := run.open_incident) is not None:
+        tried = ", ".join(f"{r.rung!r} ({r.result or r.proof or 'under way'})" for r in incident.rollbacks)
+        yield "incident", f"{incident.id} is {incident.status}; tried: {tried or 'nothing yet'}"
+    for name, found in (("start", facts.start), ("recovery", facts.recovery)):
+        if found is not None:
+            yield name, found.reason
+    held = [word for word, on in (("paused", run.paused), ("KILL is there", run.kill_file)) if on]
+    held += [f"{name} approved by {approval.by}" for name, approval in run.approvals.items()]
+    if held:
+        yield "a person", ", ".join(held)
+    if facts.failure is not None:
+        yield "failure", facts.failure.reason
+
+
+def _checkpoints(facts: Facts) -> str:
+    run = facts.run
+    whole = [c for c in run.checkpoints if c.complete and not c.only_pinned]
+    healthy = [c for c in whole if run.unhealthy_at(c.global_step) is None]
+    if facts.verdict.onset_range is not None:
+        healthy = [c for c in healthy if c.global_step < facts.verdict.onset_range[0]]
+    newest = f"; the newest whole and healthy one is {healthy[-1].tag}" if healthy else "; none is whole and healthy"
+    return f"{len(run.checkpoints)}, {len(whole)} whole{newest}; `latest` says {run.latest_tag}"

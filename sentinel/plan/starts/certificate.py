@@ -1,0 +1,151 @@
+"""certificates(…): of each checkpoint whether it is whole and healthy, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from sentinel.judge.events import Event as JudgeEvent
+from sentinel.judge.events import EventKind
+from sentinel.judge.history import Attempt, History
+from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.incident import Event, Incident
+from sentinel.plan.observation import Checkpoint, RunState, SpoiltSpan
+from sentinel.plan.starts.audit import audits_of
+
+REBUILT_STEPS = 1000  # after which Adam's second moment (beta2 = 0.999) has forgotten what a start has broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """One checkpoint's health record. None is unknown."""
+
+    tag: str
+    global_step: int
+    whole: bool | None  # whether every file of its layout is there, and reading it has found nothing wrong
+    healthy: bool | None  # whether no verdict, unhealthy reading or bad start speaks against its step
+    verdict: str | None  # the judge's on its step, as it is now: healthy, spike, diverged
+    start: str | None  # of the attempt that saved it: continued, not continued, unknown
+    scanned: bool  # whether it was read whole: its digests, and no nan in its floats
+    digest: bool  # whether it has a manifest
+    pinned: bool
+    why_not: str | None = None  # why it is not whole or not healthy, as a sentence
+
+    @property
+    def certified(self) -> bool:
+        return bool(self.whole) and bool(self.healthy)
+
+
+def spoilt_spans(history: History, events: tuple[Event, ...]) -> tuple[SpoiltSpan, ...]:
+    """Where the newest line of descent holds another model than the run's, by the audits of its starts; and where an
+    undo has brought checkpoints back that are after the onset, until an attempt goes on from them."""
+    latest, audits = history.latest, audits_of(events)
+    spans = list(_brought_back(history, fold(events)))
+    if latest is None or not audits:
+        return tuple(spans)
+    for attempt, until in history.descent(latest):
+        found = audits.get(attempt.number)
+        if found is not None and found.spoils:
+            first, last = found.resumed_from + 1, found.resumed_from + REBUILT_STEPS
+            span = (first, last if until is None else min(last, until))
+            why = f"attempt {found.attempt} did not continue the run: {found.reason}"
+            spans.append(SpoiltSpan(first_step=span[0], last_step=span[1], reason=why))
+    return tuple(spans)
+
+
+def taken_back(history: History, incidents: Iterable[Incident]) -> tuple[Incident, ...]:
+    """The incidents that were undone and whose restarts are the newest line of descent: it is not what `latest` names
+    any more."""
+    descent = history.descent(history.latest) if history.latest is not None else []
+    line = {_of(attempt) for attempt, _ in descent}
+    return tuple(i for i in incidents if any(line.intersection(r.names) for r in i.rollbacks if r.taken_back))
+
+
+def standing_attempt(history: History, incidents: Iterable[Incident]) -> Attempt | None:
+    """The newest attempt of the line that `latest` names: where an undo took the newest line back, the one that it took
+    back from. What that one trained with is the run's, not what the undone restart was given."""
+    undone = taken_back(history, incidents)
+    return history.attempts.get(undone[0].attempt, history.latest) if undone else history.latest
+
+
+def _brought_back(history: History, incidents: Iterable[Incident]) -> Iterator[SpoiltSpan]:
+    for incident in taken_back(history, incidents):
+        diverged = history.attempts.get(incident.attempt)
+        if incident.onset_range is not None and diverged is not None and diverged.samples:
+            first, late = incident.onset_range
+            why = f"the undo of {incident.id} brought it back, and it is after the onset (step {first} to {late})"
+            last = max(late, diverged.samples[-1].global_step)
+            yield SpoiltSpan(first_step=first, last_step=last, reason=why)
+
+
+def _of(attempt: Attempt) -> str | None:
+    """The rollback that it was started for, by one of its names."""
+    return attempt.started.rollback if attempt.started is not None else None
+
+
+def certificates(
+    run: RunState,
+    history: History,
+    judged: Collection[JudgeEvent],
+    events: tuple[Event, ...],
+    *,
+    pinned: Collection[str],
+    manifests: Collection[str],
+) -> tuple[Certificate, ...]:
+    """By step. `judged`: the judge's events, `events`: the incident log; `manifests`: the tags that have one."""
+    audits, read = audits_of(events), _read_whole(events)
+    undone = {name for i in run.incidents for r in i.rollbacks if r.taken_back for name in r.names}
+    attempts = [(n, attempt) for n, attempt in sorted(history.attempts.items()) if _of(attempt) not in undone]
+    saver = {saved.tag: number for number, attempt in attempts for saved in attempt.saved}
+    made = []
+    for c in run.checkpoints:
+        verdict, why = _verdict(run, judged, c)
+        audit = audits.get(saver.get(c.tag, 0))
+        whole = False if c.verified is False else c.complete
+        made.append(
+            Certificate(
+                tag=c.tag,
+                global_step=c.global_step,
+                whole=whole,
+                healthy=None if verdict is None else why is None,
+                verdict=verdict,
+                start=None if audit is None else str(audit.verdict),
+                scanned=c.tag in read or c.tag in manifests or c.verified is True,
+                digest=c.tag in manifests,
+                pinned=c.tag in pinned,
+                why_not=why if whole else c.problem or "it is not complete",
+            )
+        )
+    return tuple(made)
+
+
+def _verdict(run: RunState, judged: Iterable[JudgeEvent], checkpoint: Checkpoint) -> tuple[str | None, str | None]:
+    """The judge's verdict on its step, and what speaks against it; (None, a sentence) where no reading is known."""
+    step = checkpoint.global_step
+    if step not in run.positions:
+        return None, "no reading of its step is known"
+    if (found := run.unhealthy_at(step)) is not None:
+        return "diverged", found.reason
+    at = [e for e in judged if _covers(e, step)]
+    if diverged := [e for e in at if e.recommend_rollback]:
+        return "diverged", diverged[0].reason
+    spiked = any(e.kind is EventKind.SPIKE for e in at)
+    return ("spike" if spiked else "healthy"), None
+
+
+def _covers(event: JudgeEvent, step: int) -> bool:
+    return event.onset_range[0] <= step and (event.end_step is None or step < event.end_step)
+
+
+def _read_whole(events: Iterable[Event]) -> frozenset[str]:
+    """Tags of the checkpoints that were read whole and found sound; one that was moved since may be another."""
+    read: set[str] = set()
+    for event in events:
+        action = event.get("action") or {}
+        if event["event"] != "done":
+            continue
+        if action.get("kind") == "verify_checkpoint":
+            read.add(action["tag"])
+        elif action.get("kind") == "quarantine_checkpoints":
+            read -= set(action["tags"])
+    return frozenset(read)

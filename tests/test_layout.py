@@ -1,0 +1,68 @@
+"""How the packages lie: what imports what, what each room says of itself, and how large it is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = sorted(p.parent for top in ("sentinel", "trainer_hooks") for p in (ROOT / top).rglob("__init__.py"))
+ROOMS = sorted({path.parent for top in ("plan", "lab") for path in (ROOT / "sentinel" / top).rglob("*.py")})
+MOST_LINES = 1500
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Name -> file, of all modules and packages."""
+    files = (path for package in PACKAGES for path in package.glob("*.py"))
+    return {".".join(_named(path).relative_to(ROOT).parts): path for path in files}
+
+
+def _named(path: Path) -> Path:
+    return path.parent if path.name == "__init__.py" else path.with_suffix("")
+
+
+def imported(name: str) -> Iterator[str]:
+    """The modules of ours that this one imports anywhere in its file: at its top, in a function, for typing alone."""
+    for node in ast.walk(ast.parse(modules()[name].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name in modules())
+        elif isinstance(node, ast.ImportFrom) and node.module in modules():
+            below = (f"{node.module}.{one.name}" for one in node.names)
+            yield from (one if one in modules() else node.module for one in below)
+
+
+def cycle_from(name: str, imports: dict[str, set[str]]) -> list[str] | None:
+    """The shortest way from a module back to itself; None where there is none."""
+    ways = [[name]]
+    for way in ways:
+        for other in sorted(imports[way[-1]]):
+            if other == name:
+                return [*way, name]
+            if not any(known[-1] == other for known in ways):
+                ways.append([*way, other])
+    return None
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    imports = {name: set(imported(name)) - {name} for name in modules()}
+    assert len(imports) > 400
+    found = (cycle_from(name, imports) for name in imports)
+    assert {frozenset(way): " -> ".join(way) for way in found if way is not None} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_package_says_what_comes_in_and_what_goes_out(package: Path) -> None:
+    told = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    what, _, rest = told.partition("\n\nIn: ")
+    assert what
+    assert " Out: " in rest.replace("\n", " ")
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_room_is_large(room: Path) -> None:
+    assert sum(len(path.read_text().splitlines()) for path in room.glob("*.py")) <= MOST_LINES
