@@ -13,7 +13,7 @@ from sentinel.lab.bisect import causes as bisect
 from sentinel.lab.bisect.answer import answer
 from sentinel.lab.bisect.causes import next_probes
 from sentinel.lab.bisect.changes import Changed
-from sentinel.lab.bisect.proof import shown_by
+from sentinel.lab.bisect.proof import contradicted, shown_by
 from sentinel.lab.bisect.question import question_of
 from sentinel.lab.probes.probe import Probe
 from sentinel.vocabulary.sample import RunStarted, Sample
@@ -151,6 +151,19 @@ def test_a_longer_warmup_counts_as_borne_only_at_the_peak_and_as_not_borne_befor
     assert found.outcome == "not tried"
     assert "it did not reach the peak" in found.why
     assert shown_by(probe, ill, ASKED).outcome == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "over"),
+    [(LOWER, own_lr, True), (ORDER, own_samples, True), (LOWER, lambda s: s, False), (SKIP, blind, False)],
+)
+def test_a_probe_is_over_as_soon_as_no_later_step_can_make_it_what_it_says(
+    name: str, change: Callable[[Sample], Sample], over: bool
+) -> None:
+    begun = RunStarted(attempt=1, time_unix_s=0.0, resumed_from=AT)
+    attempt = Attempt(1, started=begun, samples=[change(s) for s in honest(ASKED.probes[name])[:2]])
+    assert (contradicted(ASKED.probes[name], attempt, ASKED) is not None) is over
+    assert shown_by(ASKED.probes[name], attempt, ASKED).outcome == ("not tried" if over else "unknown")
 
 
 @pytest.mark.parametrize(("host", "outcome"), [("n2.cluster", "not tried"), ("n4", "calm"), (None, "not tried")])

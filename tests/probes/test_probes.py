@@ -71,7 +71,7 @@ class Trainers:
     def __init__(self) -> None:
         self.alive: set[Path] = set()
         self.started: list[str] = []
-        self.away = self.dies_at_once = False
+        self.away = self.dies_at_once = self.ignores_overrides = False
         self.ill_from = {"control": ONSET}
         self.until = ALARM + 4
 
@@ -99,7 +99,8 @@ class _Launcher:
         if not self._all.dies_at_once:
             self._all.alive.add(self._folder)
             ill_from = self._all.ill_from.get(self._probe.name, 10**9)
-            lines += fed(self._probe, readings(range(AT + 1, self._all.until + 1), ill_from))
+            asked = replace(self._probe, overrides=None) if self._all.ignores_overrides else self._probe
+            lines += fed(asked, readings(range(AT + 1, self._all.until + 1), ill_from))
             lines.append(RunFinished(attempt=1, global_step=self._all.until, time_unix_s=0.0, reason="finished"))
         (self._folder / "attempts" / "0001.jsonl").write_text("".join(encode(line) + "\n" for line in lines))
 

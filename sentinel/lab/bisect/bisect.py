@@ -22,7 +22,7 @@ from sentinel.lab.bisect.begin import bad_start_in, of_its_line, of_the_attempt,
 from sentinel.lab.bisect.causes import CONTROL, Question, Results, next_probes
 from sentinel.lab.bisect.changes import changes_before
 from sentinel.lab.bisect.evidence import sound_until
-from sentinel.lab.bisect.proof import shown_by
+from sentinel.lab.bisect.proof import contradicted, shown_by
 from sentinel.lab.bisect.question import Means, question_of
 from sentinel.lab.bisect.seen import seen_of
 from sentinel.lab.probes.at_work import COPIES, ProbeJob, Probes
@@ -114,7 +114,7 @@ class Bisect:
             folder,
             run_checkpoints,
             job_of,
-            lambda probe, attempt: over(probe, attempt, window),
+            lambda probe, attempt: over(probe, attempt, window) or contradicted(probe, attempt, question),
             lambda probe, attempt, ended, s: shown_by(probe, attempt, question, ended, s),
             record=ProbeRecord(folder),
             limits=limits,

@@ -23,10 +23,9 @@ from sentinel.lab.bisect import causes as bisect
 from sentinel.lab.bisect.beside_run import BesideRun
 from sentinel.lab.bisect.causes import AGAIN, CONTROL, Question
 from sentinel.lab.bisect.changes import undo_of
-from sentinel.lab.bisect.proof_lr import learning_rates, peak, unchanged
-from sentinel.lab.bisect.proof_samples import left_out, other_order, skips
-from sentinel.lab.probes.probe import Ended, Probe, ProbeResult, Window, result_of
-from sentinel.plan.incident.baseline import Baseline
+from sentinel.lab.bisect.proof_lr import learning_rates, peak, unchanged, unknown_rates
+from sentinel.lab.bisect.proof_samples import read_in_spite, same_order, skips, unknown_order, unknown_whether_read
+from sentinel.lab.probes.probe import Ended, Probe, ProbeResult, result_of
 from sentinel.plan.incident.incident import Proof, Rollback
 from sentinel.plan.starts.evidence import Evidence, same
 from sentinel.plan.starts.proof import prove
@@ -47,41 +46,39 @@ def shown_by(
 ) -> ProbeResult:
     """What the probe has shown; "not tried", with the reason, where its journal does not confirm what it says."""
     result = result_of(probe, attempt, question.window, ended=ended, seconds=seconds)
-    if attempt is None or result.outcome == "unknown":
+    if attempt is None or not attempt.samples:
         return result
-    why = doubt(probe, attempt, question.window, question.baseline, calm=result.outcome == "calm")
+    why = contradicted(probe, attempt, question)
+    if why is None and result.outcome != "unknown":
+        why = next(_unconfirmed(_beside(probe, attempt, question), calm=result.outcome == "calm"), None)
     return result if why is None else replace(result, outcome="not tried", why=why)
 
 
-def doubt(probe: Probe, attempt: Attempt, window: Window, baseline: Baseline, *, calm: bool = True) -> str | None:
-    """What of the probe its journal contradicts or does not confirm, as a sentence; None where it was what it says."""
+def contradicted(probe: Probe, attempt: Attempt | None, question: Question) -> str | None:
+    """What of the probe its journal contradicts by now, as a sentence: no later step can mend it. None for nothing."""
+    if attempt is None or not attempt.samples:
+        return None
+    return next(_contradictions(_beside(probe, attempt, question)), None)
+
+
+def _beside(probe: Probe, attempt: Attempt, question: Question) -> BesideRun:
     samples = [s for s in attempt.samples if s.global_step <= probe.until_step]
     started = attempt.started or RunStarted(attempt=attempt.number, time_unix_s=math.nan)
-    shown = BesideRun(probe, started, samples, window, baseline)
-    return next(_doubts(shown, calm=calm), None)
+    return BesideRun(probe, started, samples, question.window, question.baseline)
 
 
-def _doubts(shown: BesideRun, *, calm: bool) -> Iterator[str]:
-    yield from _beginning(shown)
-    if shown.probe.name in (CONTROL, AGAIN):
-        yield from _repetition(shown)
-    else:
-        yield from _unchanged(shown)
-    yield from _settings(shown)
+def _contradictions(shown: BesideRun) -> Iterator[str]:
     name = shown.probe.name
+    yield from _beginning(shown)
+    yield from _repetition(shown) if name in (CONTROL, AGAIN) else _unchanged(shown)
+    yield from _settings(shown, Proof.CONTRADICTED)
     if name in _ASKS_LR:
         yield from learning_rates(shown)
-    if name == bisect.WARMUP and calm:
-        yield from peak(shown)
-    if name in _ASKS_LENGTH:
-        yield from _other_than_the_runs(shown, "seqlen", "sequence length")
-    if name in _ASKS_BATCH:
-        yield from _other_than_the_runs(shown, "global_batch_samples", "global batch")
     if (skipped := skips(shown.probe)) is not None:
-        yield from left_out(shown, skipped)
+        yield from read_in_spite(shown, skipped)
     match name:
         case bisect.ORDER:
-            yield from other_order(shown)
+            yield from same_order(shown)
         case bisect.FP32:
             if (precision := shown.reported("precision")) != "fp32":
                 yield f"it was to compute in fp32, and its trainer reports {precision or 'no precision'}"
@@ -89,6 +86,24 @@ def _doubts(shown: BesideRun, *, calm: bool) -> Iterator[str]:
             yield from _moments(shown)
         case bisect.NODE:
             yield from _node(shown)
+
+
+def _unconfirmed(shown: BesideRun, *, calm: bool) -> Iterator[str]:
+    """What only the whole of a probe can show, and this one has not."""
+    name = shown.probe.name
+    yield from _settings(shown, Proof.NOT_VERIFIED)
+    if name in _ASKS_LR:
+        yield from unknown_rates(shown)
+    if name == bisect.WARMUP and calm:
+        yield from peak(shown)
+    if name in _ASKS_LENGTH:
+        yield from _other_than_the_runs(shown, "seqlen", "sequence length")
+    if name in _ASKS_BATCH:
+        yield from _other_than_the_runs(shown, "global_batch_samples", "global batch")
+    if (skipped := skips(shown.probe)) is not None:
+        yield from unknown_whether_read(shown, skipped)
+    if name == bisect.ORDER:
+        yield from unknown_order(shown)
 
 
 def _beginning(shown: BesideRun) -> Iterator[str]:
@@ -127,8 +142,8 @@ def _unchanged(shown: BesideRun) -> Iterator[str]:
             yield f"its samples at step {step} are others than the run's"
 
 
-def _settings(shown: BesideRun) -> Iterator[str]:
-    """The settings that a start report tells, as they are proven of a restart."""
+def _settings(shown: BesideRun, answer: Proof) -> Iterator[str]:
+    """The settings that a start report tells, as they are proven of a restart: those with that answer."""
     overrides, told = shown.probe.overrides, shown.started.rollback
     if overrides is None:
         return
@@ -136,9 +151,9 @@ def _settings(shown: BesideRun) -> Iterator[str]:
         yield f"its trainer reports the overrides of {told}, not of {overrides.rollback}"
     evidence = Evidence(started=shown.started, samples=tuple(shown.samples))
     for check in prove(_as_restart(shown.probe, overrides), evidence, shown.baseline):
-        if check.what.startswith(_BY_STEPS) or check.answer is Proof.CONFIRMED:
+        if check.what.startswith(_BY_STEPS) or check.answer is not answer:
             continue
-        if check.answer is Proof.CONTRADICTED:
+        if answer is Proof.CONTRADICTED:
             yield f"{check.what} was to be {check.expected}, and is {check.reported}"
         elif check.changed:
             yield f"{check.what} was to be {check.expected}, and the trainer does not show which is in force"

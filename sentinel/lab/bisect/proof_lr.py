@@ -23,23 +23,27 @@ def unchanged(own: float, run: float) -> bool:
 
 def learning_rates(shown: BesideRun) -> Iterator[str]:
     """The run's own LR of the same step, times the ratio of the schedules: also of a run that leaves its schedule."""
-    overrides = shown.probe.overrides
-    now, before = overrides.standing.lr if overrides else None, shown.baseline.lr
-    rates = [(own, run) for own, run in shown.pairs if own.lr is not None and run.lr is not None]
-    if now is None or before is None or not rates:
-        yield "the trainer does not report the LR of its steps: whether it was changed is not known"
-        return
-    changes = False
-    for own, run in rates:
-        planned, before_planned = _planned(now, own), _planned(before, run)
-        if not before_planned:
-            continue
-        wanted = (run.lr or 0.0) * planned / before_planned
+    for own, wanted, _ in _rates(shown):
         if not same(own.lr or 0.0, wanted, _CHANGED):
             yield f"its LR is {own.lr:.3g} at step {own.global_step}, where {wanted:.3g} was asked for"
-        changes = changes or not unchanged(wanted, run.lr or 0.0)
-    if not changes:
+
+
+def unknown_rates(shown: BesideRun) -> Iterator[str]:
+    rates = list(_rates(shown))
+    if not rates:
+        yield "the trainer does not report the LR of its steps: whether it was changed is not known"
+    elif all(unchanged(wanted, run) for _, wanted, run in rates):
         yield "its LR is the run's own at every step that both have taken"
+
+
+def _rates(shown: BesideRun) -> Iterator[tuple[Sample, float, float]]:
+    """(the probe's step, the LR that was asked for there, the run's)."""
+    overrides = shown.probe.overrides
+    now, before = overrides.standing.lr if overrides else None, shown.baseline.lr
+    for own, run in shown.pairs if now is not None and before is not None else ():
+        planned = _planned(before, run) if before is not None else 0.0
+        if own.lr is not None and run.lr is not None and planned and now is not None:
+            yield own, run.lr * _planned(now, own) / planned, run.lr
 
 
 def _planned(schedule: LrSchedule, sample: Sample) -> float:

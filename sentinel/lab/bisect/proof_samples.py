@@ -17,28 +17,32 @@ def skips(probe: Probe) -> SkippedRange | None:
     return (probe.overrides.standing.skipped or (None,))[-1]
 
 
-def left_out(shown: BesideRun, skipped: SkippedRange) -> Iterator[str]:
-    """None of the run's batches with a sample of the range was trained on, by their digests; where there are none, by
-    the position in the data, or by the ranges that the trainer reports."""
-    theirs = [run for run in shown.window.after.values() if _overlaps(run, skipped)]
-    first = min((run.global_step for run in theirs), default=None)
-    if first is None:
-        yield "the run's own position in the data is not known: which steps had these samples"
-        return
-    last = shown.samples[-1].global_step
-    if last < first:
-        yield f"it ended at step {last}, before the samples that it was to leave out (step {first})"
-    spoilt = {run.batch_digest: run.global_step for run in theirs if run.batch_digest is not None}
+def read_in_spite(shown: BesideRun, skipped: SkippedRange) -> Iterator[str]:
+    """The run's batches with a sample of the range that were trained on, and others than the run's before them, by
+    their digests."""
+    theirs = _steps_of(shown, skipped)
+    first = min(theirs, default=0)
     for sample, run in shown.pairs:
         digests = sample.batch_digest, run.batch_digest
         if sample.global_step < first and None not in digests and digests[0] != digests[1]:
             yield f"its samples at step {sample.global_step} are others than the run's: these were to stay"
-    own = [s for s in shown.samples if s.global_step >= first]
-    for sample in own:
-        if sample.batch_digest in spoilt:
+    spoilt = {digest: step for step, digest in theirs.items() if digest is not None}
+    for sample in shown.samples:
+        if sample.global_step >= first and sample.batch_digest in spoilt:
             theirs_at = spoilt[sample.batch_digest]
             yield f"step {sample.global_step} was trained on the samples of the run's step {theirs_at}"
-    if spoilt and all(sample.batch_digest is not None for sample in own):
+
+
+def unknown_whether_read(shown: BesideRun, skipped: SkippedRange) -> Iterator[str]:
+    """Where there are no digests, the position in the data confirms it, or the ranges that the trainer reports."""
+    theirs, last = _steps_of(shown, skipped), shown.samples[-1].global_step
+    if not theirs:
+        yield "the run's own position in the data is not known: which steps had these samples"
+        return
+    if last < min(theirs):
+        yield f"it ended at step {last}, before the samples that it was to leave out (step {min(theirs)})"
+    own = [s for s in shown.samples if s.global_step >= min(theirs)]
+    if None not in theirs.values() and all(sample.batch_digest is not None for sample in own):
         return
     ranges = None if "skipped_ranges" in (shown.started.from_arguments or ()) else shown.started.skipped_ranges
     if ranges is not None and any((r.get("begin"), r.get("end")) == (skipped.begin, skipped.end) for r in ranges):
@@ -47,16 +51,25 @@ def left_out(shown: BesideRun, skipped: SkippedRange) -> Iterator[str]:
         yield "neither digests of its samples nor its position in the data show that they were left out"
 
 
+def _steps_of(shown: BesideRun, skipped: SkippedRange) -> dict[int, int | None]:
+    """The run's steps with a sample of the range -> the digest of their batch."""
+    return {step: run.batch_digest for step, run in shown.window.after.items() if _overlaps(run, skipped)}
+
+
 def _overlaps(run: Sample, skipped: SkippedRange) -> bool:
     end, batch = run.consumed_samples, run.global_batch_samples
     return end is not None and batch is not None and end > skipped.begin and end - batch < skipped.end
 
 
-def other_order(shown: BesideRun) -> Iterator[str]:
-    digests = [(o.global_step, o.batch_digest, r.batch_digest) for o, r in shown.pairs if o.batch_digest is not None]
-    for step, own, run in digests:
-        if own == run:
-            yield f"step {step} was trained on the run's own samples: their order is the same"
+def same_order(shown: BesideRun) -> Iterator[str]:
+    for own, run in shown.pairs:
+        if own.batch_digest is not None and own.batch_digest == run.batch_digest:
+            yield f"step {own.global_step} was trained on the run's own samples: their order is the same"
+
+
+def unknown_order(shown: BesideRun) -> Iterator[str]:
+    """Where there are no digests, the seed confirms it that the trainer reports."""
     once = shown.probe.overrides.once if shown.probe.overrides else None
-    if not digests and (once is None or shown.reported("seed") != once.seed):
+    known = any(None not in (own.batch_digest, run.batch_digest) for own, run in shown.pairs)
+    if not known and (once is None or shown.reported("seed") != once.seed):
         yield "neither digests of its samples nor its seed show that their order was another"
