@@ -150,7 +150,7 @@ def test_how_sure_a_cause_is_by_what_else_healed(
     ("lrs", "onset", "jump"),
     [
         ({45: 30.0}, ONSET, (30.0, 45)),
-        ({12: 30.0}, ONSET, (1.0, None)),  # long before
+        ({12: 30.0}, ONSET, (30.0, AT + 1)),  # long before, and a peak that the schedule does not have
         ({9: 30.0}, 14, (30.0, 9)),  # in the ramp, and not the ramp's own
         ({9: 1.2}, 14, (1.0, None)),  # the ramp's own steps
         ({13: 30.0}, 14, (30.0, 13)),

@@ -121,7 +121,10 @@ def _untold(probe: str | None, question: Question, results: Results) -> str:
 
 
 def _rise(question: Question) -> str:
-    return f"the LR rose {question.evidence.lr_jump:.3g}-fold at step {question.evidence.lr_jump_at}"
+    evidence = question.evidence
+    if evidence.lr_above_peak:
+        return f"the LR is {evidence.lr_jump:.3g} times the peak of its schedule, from step {evidence.lr_jump_at} on"
+    return f"the LR rose {evidence.lr_jump:.3g}-fold at step {evidence.lr_jump_at}"
 
 
 def _not_repeated(question: Question, results: Results) -> Iterator[Suspect]:
@@ -203,7 +206,7 @@ def _how_sure(name: str, question: Question, calm: list[str], ill: list[str]) ->
     rose, others = question.evidence.lr_rose, set(calm) - {name}
     if name == NODE:  # another environment is other hardware by the configuration's word alone
         return "sure" if question.probes[NODE].exclude_nodes else "likely"
-    if name in (LOWER_LR, undo_of("lr")) and WARMUP in calm and not (rose and name == LOWER_LR):
+    if name in (LOWER_LR, undo_of("lr")) and WARMUP in calm and not rose:
         return "possible"
     if name == WARMUP and rose:
         return "possible"

@@ -46,6 +46,7 @@ CONTROL, AGAIN = "control", "control-again"
 SKIP, OTHERS, ORDER = "skip-suspects", "skip-others", "other-order"
 FP32, LOWER_LR, WARMUP = "fp32", "lower-lr", "longer-warmup"
 SLW, MOMENTS, NODE = "slw", "fresh-moments", "other-node"
+LR_ROSE = 1.5  # Factor by which an LR rises that is no noise of its schedule
 SUSPECTED_BEFORE = 5  # Steps before the early end of the onset whose samples are suspected too
 CHEAPEST_FIRST = (SKIP, OTHERS, ORDER, FP32, LOWER_LR, WARMUP, SLW, MOMENTS, NODE)
 
@@ -75,6 +76,7 @@ class Evidence:
     # LR of a step over the one before, the largest since the checkpoint: past the warmup, or above the schedule's own
     lr_jump: float = 1.0
     lr_jump_at: int | None = None
+    lr_above_peak: bool = False  # lr_jump is by how much all steps up to the onset lie above the schedule's peak
     in_risky_window: bool = False  # whether the onset lies in the first three LR warmups
     spread_growth: float = 1.0  # largest spread over the ranks near the onset over the usual one
     spread_of: str | None = None  # of which reading
@@ -83,7 +85,7 @@ class Evidence:
 
     @property
     def lr_rose(self) -> bool:
-        return self.lr_jump > 1.5
+        return self.lr_jump > LR_ROSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

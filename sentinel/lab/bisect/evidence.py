@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from sentinel.judge.noise_band import median
-from sentinel.lab.bisect.causes import SUSPECTED_BEFORE, Evidence
+from sentinel.lab.bisect.causes import LR_ROSE, SUSPECTED_BEFORE, Evidence
 from sentinel.lab.probes.probe import Window
 from sentinel.plan.incident.baseline import Baseline, lr_warmup_steps
 from sentinel.vocabulary.pacing import LrSchedule
@@ -15,7 +15,6 @@ from sentinel.vocabulary.sample import Sample
 
 _SOME, _OUT_OF_PROPORTION = 3, 100.0  # readings of a norm that tell what is usual, and times that which is not
 _NEAR = 20  # Steps before the onset in which a jump of the LR is looked for, or more: all since the checkpoint
-_OFF_SCHEDULE = 1.5  # A rise of the LR by that factor more than its schedule's is none of the warmup's own
 
 
 def sound_until(line: Iterable[Sample], onset_step: int) -> int | None:
@@ -46,9 +45,19 @@ def evidence_of(baseline: Baseline, window: Window) -> Evidence:
     base = window.before[-1].global_step if window.before else 0
     near = [s for s in line if min(base, onset - _NEAR) <= s.global_step <= onset]
     jump, at = _lr_jump(near, ramp_end, baseline.lr)
+    above = _above_peak((s for step, s in sorted(window.after.items()) if step <= onset), baseline.lr)
+    if is_above := jump <= LR_ROSE < above[0]:
+        jump, at = above
     name, growth = _spread(line, onset)
     risky = warmup is not None and onset <= warmup[0] + 3 * (warmup[1] - warmup[0])
-    return Evidence(lr_jump=jump, lr_jump_at=at, in_risky_window=risky, spread_growth=growth, spread_of=name)
+    return Evidence(
+        lr_jump=jump,
+        lr_jump_at=at,
+        lr_above_peak=is_above,
+        in_risky_window=risky,
+        spread_growth=growth,
+        spread_of=name,
+    )
 
 
 def _lr_jump(near: Sequence[Sample], ramp_end: int, schedule: LrSchedule | None) -> tuple[float, int | None]:
@@ -61,11 +70,17 @@ def _lr_jump(near: Sequence[Sample], ramp_end: int, schedule: LrSchedule | None)
     return max(found, default=(1.0, None))
 
 
+def _above_peak(steps: Iterable[Sample], schedule: LrSchedule | None) -> tuple[float, int | None]:
+    """(the least factor by which the LR of these steps lies above the schedule's peak, the first of them)."""
+    found = [(s.lr / schedule.peak, s.global_step) for s in steps if schedule and schedule.peak and s.lr is not None]
+    return (min(factor for factor, _ in found), found[0][1]) if found else (1.0, None)
+
+
 def _off_schedule(before: Sample, after: Sample, schedule: LrSchedule | None) -> bool:
     if schedule is None or not schedule.by_steps or not (planned := schedule.lr(step=before.global_step)):
         return False
     rise = schedule.lr(step=after.global_step) / planned
-    return (after.lr or 0.0) > _OFF_SCHEDULE * rise * (before.lr or math.inf)
+    return (after.lr or 0.0) > LR_ROSE * rise * (before.lr or math.inf)
 
 
 def _spread(line: Sequence[Sample], onset: int) -> tuple[str | None, float]:
