@@ -336,10 +336,13 @@ def table(found: list[dict[str, Any]]) -> str:
         lines.append(f"{cause:28}{len(some):4}{sums[0]:8}{sure:6}{sums[1]:7}{most:8}{windows:9.2f}{sums[2]:11}")
     faults = [row for row in rows if row["cause"] in IN_DATA_OR_SETTINGS]
     exact = sum(bool(row["exact"]) for row in faults)
+    ignoring = [row for row in rows if row["cause"] in NOT_IN_FORCE]
+    ignored = [dict(probe[:2] for probe in row["probes"]).get(NOT_IN_FORCE[row["cause"]]) for row in ignoring]
     lines += [
         "",
         f"faults of data and settings blamed on a machine: {sum(r['blamed'] for r in faults)} of {len(faults)}",
         f"controls of these that are the run bit for bit: {exact} of {len(faults)}",
+        f"probes whose change the trainer ignored that are not tried: {ignored.count('not tried')} of {len(ignored)}",
         "probes, windows: the most of one case; a window is from the checkpoint to the alarm",
     ]
     for row in rows:
