@@ -55,6 +55,16 @@ def writers_of(paths: Collection[Path]) -> dict[Path, int]:
     return found
 
 
+def all_writers_of(path: Path) -> frozenset[int]:
+    """All processes of this machine but this one that have the file open for writing."""
+    found = set()
+    for pid, descriptor, name in _open_for_writing():
+        with contextlib.suppress(OSError):
+            if name == path.name and path.samefile(descriptor):
+                found.add(pid)
+    return frozenset(found)
+
+
 def _open_for_writing() -> Iterator[tuple[int, Path, str]]:
     """(process, /proc/PID/fd/N, the open file's name) of each descriptor of other processes that may be written to."""
     for process in Path("/proc").iterdir():

@@ -22,6 +22,7 @@ from sentinel import bounded
 from sentinel.adapters.witnesses import fate_of_process, foreign_process
 from sentinel.durable import os_errors_named
 from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
+from sentinel.processes import all_writers_of
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.heartbeat import FOLDER
 from sentinel.vocabulary.overrides import Overrides
@@ -169,7 +170,7 @@ class LocalJobs:
         homes = {pid: _homes(pid) for pid in found}
         carry = {pid for pid in found if not homes[pid] or self.state_dir in homes[pid]}
         ours = {pid for pid in carry if self.state_dir in homes[pid] or _STARTED in found[pid] or self._is_command(pid)}
-        ours |= {pid for pid in carry if self._judged_log is not None and _writes(pid, self._judged_log)}
+        ours |= carry & all_writers_of(self._judged_log) if self._judged_log is not None else set()
         ours |= {pid for pid in carry & named if self._state_of(found[pid]) in (None, self.state_dir)}
         meets = {pid: _meets_at(found[pid]) for pid in carry}
         ours |= {pid for pid in carry if meets[pid] and meets[pid] in {meets.get(one) for one in ours}}
@@ -307,20 +308,6 @@ def _homes(pid: int) -> set[str]:
                 if held.parent.name == FOLDER:
                     found.add(str(held.parent.parent))
     return found
-
-
-def _writes(pid: int, log: Path) -> bool:
-    """Whether the process holds the file open for writing."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        wanted = log.stat()
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                if os.path.samestat(descriptor.stat(), wanted):
-                    lines = Path(f"/proc/{pid}/fdinfo/{descriptor.name}").read_text().splitlines()
-                    flags = next(line for line in lines if line.startswith("flags:"))
-                    if int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY:
-                        return True
-    return False
 
 
 def _named(started: RunStarted) -> int | None:

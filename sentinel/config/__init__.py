@@ -5,7 +5,18 @@ Configured once, at the start: nothing else reads files of settings or the envir
 In: TOML text. Out: `Config`, and the paths that follow from it (`run_files`).
 """
 
-from sentinel.config.tables import Bisect, Config, Launcher, Run, Source, Watch
+from sentinel.config.tables import Bisect, Commands, Config, Launcher, Run, Source, Watch
 from sentinel.config.toml import field_docs, load_config, template
 
-__all__ = ["Bisect", "Config", "Launcher", "Run", "Source", "Watch", "field_docs", "load_config", "template"]
+__all__ = [
+    "Bisect",
+    "Commands",
+    "Config",
+    "Launcher",
+    "Run",
+    "Source",
+    "Watch",
+    "field_docs",
+    "load_config",
+    "template",
+]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -52,27 +54,29 @@ class Run:
 class Launcher:
     """The `[launcher]` table: how the job is started again."""
 
-    kind: Literal["local", "slurm", "elsewhere"] = "local"
-    """local: a process of this machine; slurm: jobs, arrays and chains of them; elsewhere: not visible to sentinel, as
-    from a pod: it watches and pages, and never acts; [policy] mode has to be observe."""
+    kind: Literal["local", "slurm", "commands", "elsewhere"] = "local"
+    """local: a process of this machine; slurm: jobs, arrays and chains of them; commands: any other scheduler, by the
+    commands of [commands]; elsewhere: not visible to sentinel, as from a pod: it watches and pages, and never acts;
+    [policy] mode has to be observe."""
 
     command: tuple[str, ...] = ()
     """local: the trainer's command line, as a list; run without a shell, with SENTINEL_STATE_DIR set."""
 
     working_directory: Path = Path()
-    """Where the command is run, and a script submitted; default is the configuration file's folder."""
+    """Where a command is run, and a script submitted; default is the configuration file's folder."""
 
     log: Path | None = None
     """Where the job's output is appended; default STATE_DIR/job.log."""
 
     stop_grace_s: Annotated[float, AT_LEAST_0] = 60.0
-    """local: seconds between asking the job to end (SIGTERM) and making it (SIGKILL). slurm: seconds that one attempt
-    waits for a cancelled job to be gone before it looks again; COMPLETING can last minutes."""
+    """local: seconds between asking the job to end (SIGTERM) and making it (SIGKILL). slurm, commands: seconds that one
+    attempt waits for a cancelled job to be gone before it looks again; Slurm's COMPLETING can last minutes."""
 
     job_name: str | None = None
     """slurm: jobs of this name are the run's, also before its trainer has reported its first start, where their work
     directory and script are the run's too (docs/SLURM.md). Others are found by the ids that the trainer reports, with
-    the rest of their arrays and their chains. Give each run a name of its own."""
+    the rest of their arrays and their chains. Give each run a name of its own. commands: the name of the job that a
+    person starts; jobs that sentinel starts have names of its own making."""
 
     script: Path | None = None
     """slurm: what to submit when no job of the run was ever seen; else it is the script that Slurm holds."""
@@ -99,10 +103,54 @@ class Launcher:
     """slurm: a node that failed under so many of the run's jobs is left out of its submissions (--exclude)."""
 
     query_interval_s: Annotated[float, AT_LEAST_0] = 15.0
-    """slurm: seconds between two queries; doubled up to 300 while Slurm does not answer."""
+    """slurm: seconds between two queries; doubled up to 300 while Slurm does not answer. commands: between two calls of
+    `list`."""
 
     slurm_timeout_s: Annotated[float, POSITIVE] = 20.0
     """slurm: seconds that one of its commands may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """The `[commands]` table: how any scheduler is spoken to, with `[launcher] kind = "commands"`. Each is a list of
+    arguments, run without a shell, with placeholders: {name} the job's name, {job} its id as `list` shows it, {prefix}
+    what the names of all jobs of this run that sentinel starts begin with, {job_name}, {state_dir}, {incident},
+    {rollback}. One that fails, is late or prints what is not understood leaves the job's state unknown: nothing is
+    done."""
+
+    start: tuple[str, ...] = ()
+    """Starts the job under the name {name} and returns. Its environment has SENTINEL_STATE_DIR, SENTINEL_ROLLBACK,
+    SENTINEL_INCIDENT and SENTINEL_JOB, which it has to hand on to the trainer."""
+
+    stop: tuple[str, ...] = ()
+    """Asks for the end of {job}."""
+
+    list: tuple[str, ...] = ()
+    """Prints the jobs, ended ones too for as long as the scheduler knows them: JSON lines of "job", "name", "state"."""
+
+    list_pattern: str | None = None
+    """For a `list` that prints a table: a regular expression with the groups job, name and state."""
+
+    states: Mapping[str, Literal["pending", "running", "ended"]] = field(default_factory=dict)
+    """What the scheduler's words for a state mean: pending, running or ended. Known beforehand are pending, queued,
+    waiting, suspended; running, active, stopping, terminating; ended, succeeded, complete, completed, failed, stopped,
+    cancelled."""
+
+    log: tuple[str, ...] = ()
+    """Prints the output of {job}; of one that has ended, its last lines are in the page. () is not asked for."""
+
+    timeout_s: Annotated[float, POSITIVE] = 60.0
+    """Seconds that one of them may take."""
+
+    def __post_init__(self) -> None:
+        if self.list_pattern is None:
+            return
+        try:
+            groups = re.compile(self.list_pattern).groupindex
+        except re.error as error:
+            raise ConfigError(f"list_pattern is no regular expression: {error}") from error
+        if missing := {"job", "name", "state"} - set(groups):
+            raise ConfigError(f"list_pattern has no group (?P<{min(missing)}>…)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +296,7 @@ class Config:
 
     run: Run
     launcher: Launcher = field(default_factory=Launcher)
+    commands: Commands = field(default_factory=Commands)
     source: Source = field(default_factory=Source)
     watch: Watch = field(default_factory=Watch)
     judge: Thresholds = field(default_factory=Thresholds)

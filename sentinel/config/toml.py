@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tomllib
 import typing
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -94,6 +95,8 @@ def _check_consistent(config: Config) -> None:
             f"[policy] mode should be 'observe', not {mode!r}: with [source] kind = 'prometheus' nothing "
             "can be proved, for the trainer's own report of a start is in its journal"
         )
+    if launcher.kind == "commands" and not (config.commands.list and config.commands.start and config.commands.stop):
+        raise ConfigError("[launcher] kind = 'commands' needs `start`, `stop` and `list` in [commands]")
     if launcher.command and not launcher.command[0]:
         raise ConfigError("[launcher] command: its first element should name a program")
     if odd := next((a for a in launcher.sbatch_arguments if not a.startswith("--")), None):
@@ -139,7 +142,8 @@ def template(
                 continue
             lines += _commented(docs.get(f.name, ""), "# ")
             value = given.get(f"{section.name}.{f.name}")
-            default = f.default if f.default is not MISSING else None
+            made = f.default_factory() if f.default_factory is not MISSING else None
+            default = f.default if f.default is not MISSING else made
             lines.append(f"# {f.name} = {_toml(default)}" if value is None else f"{f.name} = {_toml(value)}")
         lines.append("")
     lines += ["# Who is paged: as many tables of each kind as you like. Tokens and passwords stay where they are.", ""]
@@ -189,6 +193,8 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     import json  # a JSON string is a TOML basic string
 
     return json.dumps("" if value is None else str(value))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sentinel.act.neighbours import Launcher
 from sentinel.act.wandb_branches import WandbBranches
+from sentinel.adapters.commands import STATES, CommandSettings, CommandsLauncher
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.local import LocalJobs, LocalLauncher
 from sentinel.adapters.slurm import Queues, SlurmClient, SlurmLauncher, SlurmSettings
@@ -48,6 +49,26 @@ def launcher_of(
         )
     # two projects of one user may have runs of one name: their state folders differ
     digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
+    if launcher.kind == "commands":
+        commands = config.commands
+        return CommandsLauncher(
+            CommandSettings(
+                prefix=f"sentinel-{digest}",
+                state_dir=state_dir,
+                start=commands.start,
+                stop=commands.stop,
+                list=commands.list,
+                log=commands.log,
+                list_pattern=commands.list_pattern,
+                states=STATES | {word.lower(): meaning for word, meaning in commands.states.items()},
+                job_name=launcher.job_name,
+                working_directory=launcher.working_directory,
+                timeout_s=commands.timeout_s,
+                stop_grace_s=launcher.stop_grace_s,
+                query_interval_s=launcher.query_interval_s,
+                environment=environment,
+            )
+        )
     settings = SlurmSettings(
         run=f"{config.run.name}~{digest}",
         state_dir=state_dir,

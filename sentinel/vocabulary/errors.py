@@ -12,6 +12,7 @@
     │   ├── PagerError           a pager did not take a page, which stays in the outbox
     │   ├── SlurmNotReady        Slurm answers, and has no nodes for the job just now
     │   └── NoAnswer             a server that does not answer
+    │       ├── CommandFailed        a command of [commands] failed, was late, or is not understood
     │       ├── GrafanaUnavailable   Grafana does not answer, or not as itself
     │       ├── ScrapeError          Prometheus does not answer: what was scraped is not known for now
     │       ├── SlurmUnavailable     Slurm does not answer: the job state is unknown
@@ -74,6 +75,12 @@ class NoAnswer(TemporaryError):  # noqa: N818 - reads as what it says
 
 class FilesystemUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
     """A file that can't be read or written for now: the disk is full, or its server is away."""
+
+
+class CommandFailed(NoAnswer):
+    """A command of [commands] failed, was late or printed what is not understood: the state of the job is unknown."""
+
+    says = "[commands] {}: {}"
 
 
 class GrafanaUnavailable(NoAnswer):

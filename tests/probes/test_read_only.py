@@ -21,6 +21,7 @@ from sentinel.lab.probes.command import Folders
 from sentinel.lab.probes.guard import Guard
 from sentinel.lab.probes.probe import Probe
 from sentinel.vocabulary.errors import ConfigError
+from tests.adapters.pagers import until
 
 # Finds the folder as a shell, a URL, a JSON or a list reader would, and does to it what it can.
 ATTACK = """
@@ -135,8 +136,10 @@ def test_a_probe_that_names_the_runs_checkpoints_is_refused_and_without_the_guar
     monkeypatch.setattr(Folders, "own_word", lambda _, word: word)
     job = job_of(root, words)
     job.begin(PROBE, checkpoints)
+    attacked = job.folder / "checkpoints" / "attacked"
+    until(lambda: attacked.exists() and attacked.read_text())
     job.stop()
-    assert int((job.folder / "checkpoints" / "attacked").read_text()) == 3, "it ran, and saw the run's files"
+    assert int(attacked.read_text()) == 3, "it ran, and saw the run's files"
     assert digests(root / "run") == before
 
 

@@ -35,9 +35,10 @@ def process_facts() -> dict[str, Any]:
 
 
 def job_id() -> str | None:
-    """Slurm's id of the job, as squeue shows it: `7_2` for a task of an array, whose own id would hide the array."""
+    """Slurm's id of the job, as squeue shows it: `7_2` for a task of an array, whose own id would hide the array. Of
+    another scheduler what SENTINEL_JOB says: the name that sentinel gave to it, or that the job script gives."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID") or os.environ.get("SENTINEL_JOB")
 
 
 def _or_none(read: Callable[[], str]) -> str | None:

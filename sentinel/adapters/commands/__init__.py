@@ -1,0 +1,8 @@
+"""A scheduler that is spoken to by commands of the configuration: Kubernetes, Ray, Grid Engine, PBS, a site's own.
+
+In: argument lists, and what they print. Out: the run's jobs as `JobsSeen`; what is not understood is unknown.
+"""
+
+from sentinel.adapters.commands.launcher import STATES, CommandSettings, CommandsLauncher
+
+__all__ = ["STATES", "CommandSettings", "CommandsLauncher"]

@@ -1,0 +1,295 @@
+"""A scheduler that is spoken to by commands of the configuration: Kubernetes, Ray, Grid Engine, PBS, a site's own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from sentinel import bounded
+from sentinel.adapters.commands.running import run
+from sentinel.durable import write_atomically
+from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
+from sentinel.vocabulary.codec import Form, read
+from sentinel.vocabulary.errors import CommandFailed, JobStillAlive, LineError, PermanentError
+from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.overrides import Overrides
+from sentinel.vocabulary.sample import RunStarted
+
+log = logging.getLogger(__name__)
+
+State = Literal["pending", "running", "ended"]
+STATES: dict[str, State] = {
+    **dict.fromkeys(("pending", "queued", "waiting", "suspended"), "pending"),
+    **dict.fromkeys(("running", "active", "stopping", "terminating"), "running"),
+    **dict.fromkeys(("ended", "succeeded", "complete", "completed", "failed", "stopped", "cancelled"), "ended"),
+}  # of a job as `list` names them, in small letters, where [commands] states does not say otherwise
+_MOST_STARTS = 1_000  # that are kept
+_RESTART = "restart"  # in a job's name, in place of a rollback
+_UNANSWERED = 3  # deadlines after which a start that failed, and whose job is not listed, was none
+_FORM = Form(error=LineError, name="the record of starts", ignores_unknown=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSettings:
+    """What the configuration says of the run's jobs."""
+
+    prefix: str  # of the names of the jobs that sentinel starts; no other run's are named so
+    state_dir: Path
+    start: tuple[str, ...]
+    stop: tuple[str, ...]
+    list: tuple[str, ...]
+    log: tuple[str, ...] = ()  # prints a job's output
+    list_pattern: str | None = None  # with groups `job`, `name` and `state`; None: JSON lines with these keys
+    states: Mapping[str, State]  # word of `list`, in small letters -> what it means
+    job_name: str | None = None  # of a job that a person has started
+    working_directory: Path
+    timeout_s: float
+    stop_grace_s: float
+    query_interval_s: float
+    environment: Callable[[], dict[str, str]] = dict
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    """A job as `list` shows it."""
+
+    job: str  # by which `stop` and `log` know it
+    name: str
+    state: State
+    word: str  # the scheduler's own for the state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One start, recorded before its command is run: a lost reply is found again by the name."""
+
+    name: str
+    time_unix_s: float
+    answered: bool = False  # whether the command said that it has started the job
+
+
+class CommandsLauncher:
+    """One run's jobs, by the interface of act.neighbours.Launcher. A command that fails, is late or is not understood
+    leaves the state of the job unknown, and nothing is done. A job that is not listed any more is not taken for ended
+    by that alone."""
+
+    def __init__(
+        self,
+        settings: CommandSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._sleep = sleep
+        self._record = settings.state_dir / "commands.json"
+        self._answer: tuple[float, tuple[ListedJob, ...]] | None = None  # monotonic time of the newest
+
+    def look(self, started: Sequence[RunStarted]) -> JobsSeen:
+        starts = self._starts()
+        try:
+            jobs = self._ours(self._listed(self._settings.query_interval_s), starts, started)
+        except CommandFailed as error:
+            return JobsSeen(known=False, why_unknown=str(error))
+        newest = next((j for s in reversed(starts) for j in jobs if j.name == s.name), jobs[-1] if jobs else None)
+        fates: dict[str | None, Fate] = {name: _fate(j) for j in jobs for name in (j.job, j.name)}
+        if newest is not None:
+            fates[None] = _fate(newest)
+        return JobsSeen(
+            writers=tuple(
+                WriterSeen(id=f"job {j.job}", rollback=self._rollback_of(j.name), pending=j.state == "pending")
+                for j in jobs
+                if j.state != "ended"
+            ),
+            fates=fates,
+            was_seen=bool(jobs or starts),
+            last_log=self._log_of(newest) if newest is not None and newest.state == "ended" else None,
+        )
+
+    def keep(self, started: Sequence[RunStarted]) -> None:
+        """Nothing: the commands are in the configuration."""
+
+    def keep_stacks(self, folder: Path) -> None:
+        """Nothing: its processes are not here."""
+
+    def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
+        """Nothing: a command is there or it is not."""
+
+    def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
+        """None: there is no job script."""
+
+    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:  # noqa: ARG002 - Slurm's goes by it
+        return (shlex.join(self._filled(self._settings.start, name=f"{self._settings.prefix}-by-hand")),)
+
+    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        if left := self._left(started, spare):
+            raise JobStillAlive(", ".join(f"job {j.job} ({j.word})" for j in left))
+
+    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        for job in self._left(started, spare):
+            self._run(self._filled(self._settings.stop, name=job.name, job=job.job))
+        end, pause_s = time.monotonic() + self._settings.stop_grace_s, 0.25
+        while True:
+            is_last = time.monotonic() > end
+            try:
+                self.fenced(started, spare)
+            except JobStillAlive:
+                if is_last:
+                    raise
+            else:
+                return
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, 5.0)
+
+    def start(
+        self,
+        incident: str | None,
+        rollback: str | None,
+        started: Sequence[RunStarted],
+        *,
+        follow_up: bool,  # noqa: ARG002 - Slurm's launcher goes by it
+    ) -> None:
+        """Looks first: the start before this one may have been made, and its reply lost."""
+        starts = self._starts()
+        alive = self._left(started, None)
+        if starts and self._rollback_of(starts[-1].name) == rollback and any(j.name == starts[-1].name for j in alive):
+            return
+        if alive:
+            raise JobStillAlive(", ".join(f"job {j.job} ({j.word})" for j in alive))
+        one = Start(name=self._new_name(rollback, starts), time_unix_s=self._clock())
+        self._note([*starts, one])
+        told = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback, "SENTINEL_JOB": one.name}
+        told |= {"SENTINEL_STATE_DIR": str(self._settings.state_dir), **self._settings.environment()}
+        words = self._filled(self._settings.start, name=one.name, incident=incident, rollback=rollback)
+        self._run(words, {key: value for key, value in told.items() if value})
+        self._note([*starts, replace(one, answered=True)])
+        self._answer = None
+
+    def _left(self, started: Sequence[RunStarted], spare: str | None) -> list[ListedJob]:
+        """The run's jobs that have not ended, asked afresh, but those of the spared rollback."""
+        jobs = [j for j in self._ours(self._listed(0.0), self._starts(), started) if j.state != "ended"]
+        return [j for j in jobs if spare is None or self._rollback_of(j.name) != spare]
+
+    def _ours(
+        self, listed: Sequence[ListedJob], starts: Sequence[Start], started: Sequence[RunStarted]
+    ) -> list[ListedJob]:
+        """Those that sentinel has started, that an attempt names, or that have the configured name. CommandFailed where
+        it is not known whose a job is, or whether one was started."""
+        settings = self._settings
+        named = {s.job_id for s in started if s.job_id}
+        found = [j for j in listed if j.name.startswith(f"{settings.prefix}-") or {j.job, j.name} & named]
+        others = [j for j in listed if settings.job_name is not None and j.name == settings.job_name and j not in found]
+        living = [j for j in others if j.state != "ended"]
+        if len(living) > 1:
+            raise CommandFailed("list", f"jobs {', '.join(j.job for j in living)} are all named {settings.job_name!r}")
+        last = starts[-1] if starts else None
+        if last is not None and not last.answered and all(j.name != last.name for j in listed):
+            waited_s = self._clock() - last.time_unix_s
+            if 0 <= waited_s < _UNANSWERED * settings.timeout_s:
+                raise CommandFailed("start", f"it is not known whether {last.name} was started {waited_s:.0f} s ago")
+        return [*others, *found]
+
+    def _listed(self, age_s: float) -> tuple[ListedJob, ...]:
+        now = time.monotonic()
+        if self._answer is None or now - self._answer[0] >= age_s:
+            self._answer = None
+            text = self._run(self._filled(self._settings.list, name=""))
+            self._answer = now, tuple(self._jobs_of(text))
+        return self._answer[1]
+
+    def _jobs_of(self, text: str) -> list[ListedJob]:
+        """CommandFailed names the first line that is not understood. With a pattern, a line that it does not match is
+        a heading or another user's text, unless no line matches."""
+        pattern, found, lines = (
+            self._settings.list_pattern,
+            list[ListedJob](),
+            list(filter(str.strip, text.splitlines())),
+        )
+        for line in lines:
+            if pattern is not None:
+                matched = re.search(pattern, line)
+                row: object = None if matched is None else matched.groupdict()
+            else:
+                row = _object(line)
+            if row is None and pattern is not None:
+                continue
+            words = [row.get(key) for key in ("job", "name", "state")] if isinstance(row, dict) else []
+            if not words or not all(isinstance(word, str) and word for word in words):
+                raise CommandFailed("list", f"a line is not understood: {line[:200]!r}")
+            job, name, word = map(str, words)
+            if (state := self._settings.states.get(word.lower())) is None:
+                raise CommandFailed("list", f"job {job} is {word!r}, which [commands] states does not explain")
+            found.append(ListedJob(job, name, state, word))
+        if pattern is not None and lines and not found and len(lines) > 1:
+            raise CommandFailed("list", f"no line matches [commands] list_pattern; the last is {lines[-1][:200]!r}")
+        return found
+
+    def _log_of(self, job: ListedJob) -> str | None:
+        """The path of a copy of the ended job's output, made once; None where it can't be had."""
+        path = self._settings.state_dir / "joblogs" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', job.name)[:128]}.txt"
+        if not path.exists() and self._settings.log:
+            try:
+                text = self._run(self._filled(self._settings.log, name=job.name, job=job.job))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, text)
+            except (CommandFailed, OSError) as error:
+                log.warning("the output of job %s can't be had: %s", job.job, error)
+        return str(path) if path.exists() else None
+
+    def _new_name(self, rollback: str | None, starts: Sequence[Start]) -> str:
+        """PREFIX-ROLLBACK-N, or PREFIX-restart-N; a number is given once."""
+        listed = self._answer[1] if self._answer is not None else ()
+        names = [s.name for s in starts] + [j.name for j in listed if j.name.startswith(f"{self._settings.prefix}-")]
+        numbers = [int(n) for name in names if (n := name.rpartition("-")[2]).isdecimal()]
+        return f"{self._settings.prefix}-{rollback or _RESTART}-{1 + max(numbers, default=0)}"
+
+    def _rollback_of(self, name: str) -> str | None:
+        """The rollback that sentinel has started the job for; None for any other job."""
+        if not name.startswith(f"{self._settings.prefix}-"):
+            return None
+        label = name.removeprefix(f"{self._settings.prefix}-").rpartition("-")[0]
+        return None if label in ("", _RESTART) else label
+
+    def _starts(self) -> list[Start]:
+        return bounded.record_or(
+            list[Start](),
+            self._record,
+            lambda data: [read(Start, s, "", _FORM) for s in data["starts"]],
+            PermanentError,
+        )
+
+    def _note(self, starts: Sequence[Start]) -> None:
+        rows = [{key: getattr(s, key) for key in Start.__slots__} for s in starts[-_MOST_STARTS:]]
+        write_atomically(self._record, dump_json({"starts": rows}))
+
+    def _filled(self, words: Sequence[str], **given: str | None) -> list[str]:
+        """The argument list with its placeholders filled; braces of anything else stay as they are."""
+        settings = self._settings
+        known = {"state_dir": str(settings.state_dir), "prefix": settings.prefix, "job_name": settings.job_name}
+        values = {**known, "name": None, "job": None, "incident": None, "rollback": None, **given}
+        return [
+            re.sub(r"\{(\w+)\}", lambda m: (values[m[1]] or "") if m[1] in values else m[0], word) for word in words
+        ]
+
+    def _run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+        return run(command, self._settings.working_directory, self._settings.timeout_s, environment or {})
+
+
+def _object(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return ()
+
+
+def _fate(job: ListedJob) -> Fate:
+    shown = f"the scheduler shows job {job.job} ({job.name}) as {job.word}"
+    return Fate(life=Life.GONE if job.state == "ended" else Life.ALIVE, sentence=shown)

@@ -1,0 +1,206 @@
+"""A scheduler of commands: what it lists is the run's or not, and what is not understood is unknown, never gone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sentinel.adapters.commands import STATES, CommandSettings, CommandsLauncher
+from sentinel.plan.observation import Life
+from sentinel.vocabulary.errors import CommandFailed, JobStillAlive, PermanentError
+from sentinel.vocabulary.sample import RunStarted
+
+# A scheduler of real processes, in one file: `start NAME`, `stop ID`, `list`, `log ID`; MODE says how it misbehaves.
+SCHEDULER = """
+import json, os, pathlib, signal, subprocess, sys, time
+here = pathlib.Path(sys.argv[1]); verb, *words = sys.argv[2:]
+mode = (here / "MODE").read_text().split() if (here / "MODE").exists() else []
+if f"{verb}-hangs" in mode: time.sleep(60)
+if f"{verb}-fails" in mode: sys.exit("the scheduler is away")
+if verb == "start":
+    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    (here / f"{job.pid}.json").write_text(json.dumps({"job": str(job.pid), "name": words[0],
+        "rollback": os.environ.get("SENTINEL_ROLLBACK")}))
+    if "reply-lost" in mode: sys.exit("the reply was lost")
+elif verb == "stop":
+    if "stop-is-ignored" not in mode: os.kill(int(words[0]), signal.SIGKILL)
+elif verb == "log":
+    print(f"the last words of {words[0]}")
+elif verb == "list":
+    if "garbage" in mode: print("<html>")
+    for path in sorted(here.glob("*.json")):
+        row = json.loads(path.read_text())
+        try: alive = pathlib.Path(f"/proc/{row['job']}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        except OSError: alive = False
+        word = "Odd" if "odd-state" in mode else "Running" if alive else "Failed"
+        if "table" in mode: print(row["job"], row["name"], word)
+        else: print(json.dumps({**row, "state": word}))
+"""
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[Path]:
+    """Its folder. All its processes end with the test."""
+    folder = tmp_path / "scheduler"
+    folder.mkdir()
+    (folder / "scheduler.py").write_text(SCHEDULER)
+    yield folder
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(path.stem), signal.SIGKILL)
+
+
+def settings_of(scheduler: Path, state: str = "state", **more: object) -> CommandSettings:
+    words = (sys.executable, str(scheduler / "scheduler.py"), str(scheduler))
+    (scheduler.parent / state).mkdir(exist_ok=True)
+    made = CommandSettings(
+        prefix=f"sentinel-{state}",
+        state_dir=scheduler.parent / state,
+        start=(*words, "start", "{name}"),
+        stop=(*words, "stop", "{job}"),
+        list=(*words, "list"),
+        log=(*words, "log", "{job}"),
+        states=STATES,
+        working_directory=scheduler,
+        timeout_s=20.0,
+        stop_grace_s=5.0,
+        query_interval_s=0.0,
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def misbehave(scheduler: Path, *modes: str) -> None:
+    (scheduler / "MODE").write_text(" ".join(modes))
+
+
+def start(launcher: CommandsLauncher, rollback: str | None = None) -> None:
+    launcher.start(None, rollback, [], follow_up=False)
+
+
+def by_hand(scheduler: Path, name: str) -> None:
+    subprocess.run([sys.executable, str(scheduler / "scheduler.py"), str(scheduler), "start", name], check=True)
+
+
+def test_a_job_is_started_seen_stopped_and_its_last_words_kept(scheduler: Path) -> None:
+    launcher = CommandsLauncher(settings_of(scheduler))
+    start(launcher, "incident-1-r1")
+    (writer,) = launcher.look([]).writers
+    assert (writer.rollback, writer.pending) == ("incident-1-r1", False)
+    (told,) = scheduler.glob("*.json")
+    assert json.loads(told.read_text())["rollback"] == "incident-1-r1"
+    launcher.fenced([], spare="incident-1-r1")
+    with pytest.raises(JobStillAlive):
+        launcher.fenced([], spare=None)
+    launcher.stop([], spare=None)
+    seen = launcher.look([])
+    assert seen.writers == ()
+    assert (fate := seen.fates[None]) is not None
+    assert (fate.life, "as Failed" in fate.sentence) == (Life.GONE, True)
+    assert seen.last_log is not None
+    assert Path(seen.last_log).read_text() == f"the last words of {told.stem}\n"
+
+
+@pytest.mark.parametrize("mode", ["list-fails", "list-hangs", "garbage", "odd-state"])
+def test_what_is_not_answered_or_not_understood_is_unknown_and_nothing_is_done(scheduler: Path, mode: str) -> None:
+    launcher = CommandsLauncher(settings_of(scheduler, timeout_s=3.0 if mode == "list-hangs" else 20.0))
+    start(launcher)
+    misbehave(scheduler, mode)
+    seen = launcher.look([])
+    assert (seen.known, seen.writers) == (False, ())
+    for act in (lambda: launcher.stop([], None), lambda: start(launcher), lambda: launcher.fenced([], None)):
+        with pytest.raises(CommandFailed):
+            act()
+    assert len(list(scheduler.glob("*.json"))) == 1
+
+
+def test_a_start_whose_reply_was_lost_is_found_by_its_name_and_not_made_again(scheduler: Path) -> None:
+    launcher = CommandsLauncher(settings_of(scheduler))
+    misbehave(scheduler, "reply-lost")
+    with pytest.raises(CommandFailed, match="the reply was lost"):
+        start(launcher, "incident-1-r1")
+    misbehave(scheduler)
+    start(CommandsLauncher(settings_of(scheduler)), "incident-1-r1")  # another daemon, after a kill
+    assert len(list(scheduler.glob("*.json"))) == 1
+    assert [w.rollback for w in launcher.look([]).writers] == ["incident-1-r1"]
+
+
+def test_a_start_that_failed_is_unknown_for_a_while_and_then_made_under_another_name(scheduler: Path) -> None:
+    now = [1000.0]
+    launcher = CommandsLauncher(settings_of(scheduler), clock=lambda: now[0])
+    misbehave(scheduler, "start-fails")
+    with pytest.raises(CommandFailed, match="the scheduler is away"):
+        start(launcher)
+    misbehave(scheduler)
+    seen = launcher.look([])
+    assert (seen.known, "it is not known whether sentinel-state-restart-1 was started" in seen.why_unknown) == (
+        False,
+        True,
+    )
+    with pytest.raises(CommandFailed):
+        start(launcher)
+    now[0] += 61
+    start(launcher)
+    (job,) = scheduler.glob("*.json")
+    assert json.loads(job.read_text())["name"] == "sentinel-state-restart-2"
+
+
+def test_another_runs_jobs_are_neither_seen_nor_stopped(scheduler: Path) -> None:
+    ours, theirs = CommandsLauncher(settings_of(scheduler)), CommandsLauncher(settings_of(scheduler, "other"))
+    start(ours)
+    start(theirs)
+    by_hand(scheduler, "somebody")
+    ours.stop([], None)
+    assert ours.look([]).writers == ()
+    assert len(theirs.look([]).writers) == 1
+
+
+def test_a_job_that_a_person_started_is_found_by_its_name_or_by_what_its_trainer_reports(scheduler: Path) -> None:
+    by_hand(scheduler, "tr8")
+    (job,) = (path.stem for path in scheduler.glob("*.json"))
+    assert [w.id for w in CommandsLauncher(settings_of(scheduler, job_name="tr8")).look([]).writers] == [f"job {job}"]
+    reported = [RunStarted(attempt=1, time_unix_s=time.time(), job_id="tr8")]
+    assert [w.id for w in CommandsLauncher(settings_of(scheduler)).look(reported).writers] == [f"job {job}"]
+    by_hand(scheduler, "tr8")
+    seen = CommandsLauncher(settings_of(scheduler, job_name="tr8")).look([])
+    assert (seen.known, "are all named 'tr8'" in seen.why_unknown) == (False, True)
+
+
+def test_a_job_that_does_not_end_is_still_alive(scheduler: Path) -> None:
+    launcher = CommandsLauncher(settings_of(scheduler, stop_grace_s=0.5))
+    start(launcher)
+    misbehave(scheduler, "stop-is-ignored")
+    with pytest.raises(JobStillAlive, match=r"job \d+ \(Running\)"):
+        launcher.stop([], None)
+
+
+def test_a_table_is_read_by_a_pattern(scheduler: Path) -> None:
+    pattern = r"^(?P<job>\d+) (?P<name>\S+) (?P<state>\w+)$"
+    launcher = CommandsLauncher(settings_of(scheduler, list_pattern=pattern))
+    misbehave(scheduler, "table")
+    start(launcher, "incident-2-r1")
+    assert [w.rollback for w in launcher.look([]).writers] == ["incident-2-r1"]
+
+
+def test_names_are_given_once_although_the_record_is_lost_and_a_damaged_one_is_told(scheduler: Path) -> None:
+    launcher = CommandsLauncher(settings_of(scheduler))
+    start(launcher)
+    launcher.stop([], None)
+    record = scheduler.parent / "state" / "commands.json"
+    record.unlink()
+    start(launcher)
+    names = sorted(json.loads(path.read_text())["name"] for path in scheduler.glob("*.json"))
+    assert names == ["sentinel-state-restart-1", "sentinel-state-restart-2"]
+    record.write_text("{")
+    with pytest.raises(PermanentError, match=r"commands.json can't be read"):
+        launcher.look([])
