@@ -9,7 +9,7 @@ from types import ModuleType
 
 from sentinel.judge import noise_band, recovery_check, schedule_changes, unhealthy_spans
 from sentinel.judge.detectors import DETECTORS
-from sentinel.lab.bisect import causes, question
+from sentinel.lab.bisect import causes, hardware, narrow, proof, question
 from sentinel.plan.starts import checks
 
 __all__ = ["page"]
@@ -29,7 +29,8 @@ def page() -> str:
     detectors = (sys.modules[detector.__module__] for detector in DETECTORS)
     judged = [noise_band, *detectors, schedule_changes, unhealthy_spans, recovery_check]
     titled = {module.__name__.rpartition(".")[2].replace("_", " "): module for module in judged}
-    titled |= {"start checks": checks, "bisect": causes, "bisect probes": question}
+    titled |= {"start checks": checks, "bisect": causes, "bisect probes": question, "bisect proof": proof}
+    titled |= {"bisect hardware": hardware, "bisect samples": narrow}
     return "\n".join((HEAD, *(line for title, module in titled.items() for line in _section(title, module))))
 
 

@@ -2,7 +2,8 @@
 as `45x3` is a bad batch in three steps from 45 on.
 
 What lies in the data or in the settings is there in every process. What a machine did is not done in a probe; but
-`broken node` in every process whose NODE is not `other`.
+`broken node` in every process whose NODE is not `other`. Two trainers ignore a part of overrides.json: the peak LR, and
+the length of the LR warmup.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,20 +25,20 @@ from trainer_hooks.gpt.train import Trainer
 
 _MARK = 4  # tokens by which a spoilt row is known
 RANGE_STEPS = 30  # of shuffled labels
-LR_FACTOR = 100.0
+LR_FACTORS = {"LR jump": 100.0, "LR jump, peak ignored": 40.0}
 
 
 class Displaced:
     """An LR schedule that jumps."""
 
-    def __init__(self, lr: Any, at: int) -> None:
-        self._lr, self._at = lr, at
+    def __init__(self, lr: Any, at: int, factor: float) -> None:
+        self._lr, self._at, self._factor = lr, at, factor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lr, name)
 
     def lr(self, *, step: int, **position: int) -> float:
-        return float(self._lr.lr(step=step, **position)) * (LR_FACTOR if step >= self._at else 1.0)
+        return float(self._lr.lr(step=step, **position)) * (self._factor if step >= self._at else 1.0)
 
 
 class IllTrainer(Trainer):
@@ -46,9 +48,14 @@ class IllTrainer(Trainer):
         self.cause, self.at, self.batches = cause, (at := int(first)), int(batches or 1)
         self.here = "SENTINEL_PROBE" not in os.environ
         self.marked = self._marked()
-        if cause == "LR jump":
-            lr: Any = Displaced(self.schedules.lr, at)
-            object.__setattr__(self.schedules, "lr", lr)
+        lr: Any = self.schedules.lr
+        if cause.endswith("peak ignored"):
+            lr = replace(lr, peak=self.settings.lr)
+        if cause.endswith("warmup ignored"):
+            lr = replace(lr, warmup=min(lr.warmup, 10), anchor=0)
+        if cause in LR_FACTORS:
+            lr = Displaced(lr, at, LR_FACTORS[cause])
+        object.__setattr__(self.schedules, "lr", lr)
         if self.marked:
             self._spoil_the_data()
         if cause in ("wrong gradients", "broken node"):

@@ -151,11 +151,15 @@ def test_a_killed_bisect_goes_on_names_the_samples_and_leaves_the_runs_folders_a
     told = killed_and_gone_on_with(tmp_path, path)
     assert digests(tmp_path) == before
     assert told["from"] == {"tag": "global_step20", "global_step": 20}
-    assert [(p["name"], p["outcome"]) for p in told["probes"]] == [
+    assert [(p["name"], p["outcome"]) for p in told["probes"]][:3] == [
         ("control", "diverged"),
         ("skip-suspects", "calm"),
         ("skip-others", "diverged"),
     ]
+    halved = [p["name"].split("-")[1:] for p in told["probes"][3:] if p["outcome"] == "calm"]
+    at = SAMPLES * (NAN_FROM - 1)
+    assert all(int(first) <= at <= int(last) for first, last in halved), halved
+    assert int(halved[-1][1]) - int(halved[-1][0]) < 8 * SAMPLES
     assert told["probes"][0]["differs_at"] is None, "bit for bit"
     assert (told["ranked"][0]["cause"], told["ranked"][0]["sure"]) == (bisect.SAMPLES, "sure")
     again, _ = begun(path).communicate(timeout=60)

@@ -10,9 +10,10 @@ import pytest
 from sentinel.judge.history import History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.lab.bisect import causes as bisect
+from sentinel.lab.bisect.answer import answer
 from sentinel.lab.bisect.bad_start import BadStart
 from sentinel.lab.bisect.bisect import question_about
-from sentinel.lab.bisect.causes import Question, RecordEvidence, answer, next_probes
+from sentinel.lab.bisect.causes import Question, RecordEvidence, next_probes
 from sentinel.lab.bisect.evidence import evidence_of, sound_until
 from sentinel.lab.bisect.question import Means, question_of
 from sentinel.lab.probes.probe import Probe, ProbeResult
@@ -48,6 +49,8 @@ INCIDENT = Incident(
 RUN = RunState(now_unix_s=0.0, applies=frozenset(CHANGES), trainer="ours", baseline=BASELINE)
 _AFTER = {n: replace(s, consumed_samples=BATCH * n, global_batch_samples=BATCH) for n, s in WINDOW.after.items()}
 COUNTED = replace(WINDOW, onset_step=ONSET, after=_AFTER)
+_ALL = {"adam_variance_l1": 1.0, "adam_variance_max": 1.0, "momentum_l2": 1.0, "update_norm": 1.0, "param_norm": 50.0}
+MEASURED = replace(COUNTED, after={n: replace(s, **_ALL) for n, s in _AFTER.items()})
 ANCHOR = Anchor(global_step=AT, consumed_samples=BATCH * AT, consumed_tokens=8 * BATCH * AT)
 MEANS = Means(fp32_options=("--precision=fp32",), other_node_environment={"NODE": "other"})
 CONTROL, AGAIN, SKIP, OTHERS, ORDER = "control", "control-again", "skip-suspects", "skip-others", "other-order"
@@ -91,11 +94,16 @@ def sequence(asked: Question, calm: set[str]) -> list[str]:
         ({LOWER, WARMUP}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, WARMUP], bisect.SHORT_WARMUP, "likely"),
         ({LOWER}, {"lr_jump": 30.0}, [CONTROL, LOWER, SKIP, ORDER, WARMUP], bisect.RATE, "sure"),
         ({LOWER, WARMUP}, {"lr_jump": 30.0}, [CONTROL, LOWER, SKIP, ORDER, WARMUP], bisect.RATE, "sure"),
-        ({SKIP, OTHERS, LOWER}, {}, [CONTROL, SKIP, OTHERS, FP32, LOWER, WARMUP], bisect.RATE, "likely"),
+        # what has nothing to do with it prevents it as well: no change tells the cause
+        ({SKIP, OTHERS, LOWER}, {}, [CONTROL, SKIP, OTHERS, FP32, LOWER, WARMUP], bisect.SAMPLES, "possible"),
         ({FP32}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER], bisect.PRECISION, "likely"),
         ({SLW}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, SLW], bisect.LENGTH, "likely"),
         ({MOMENTS}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, SLW, MOMENTS], bisect.STALE_MOMENTS, "likely"),
-        ({NODE}, {"spread_growth": 40.0, "spread_of": "grad_norm_spread"}, [CONTROL, NODE], bisect.BROKEN_NODE, "sure"),
+        # another environment is other hardware by the configuration's word alone
+        (
+            *({NODE}, {"spread_growth": 40.0, "spread_of": "grad_norm_spread"}, [CONTROL, NODE]),
+            *(bisect.BROKEN_NODE, "likely"),
+        ),
     ],
 )
 def test_what_is_run_where_the_control_diverges_and_what_it_speaks_for(
@@ -142,9 +150,11 @@ def test_how_sure_a_cause_is_by_what_else_healed(
     ("lrs", "onset", "jump"),
     [
         ({45: 30.0}, ONSET, (30.0, 45)),
-        ({12: 30.0}, ONSET, (1.0, None)),  # long before
-        ({9: 30.0}, 14, (1.0, None)),  # the ramp's own steps
+        ({12: 30.0}, ONSET, (30.0, AT + 1)),  # long before, and a peak that the schedule does not have
+        ({9: 30.0}, 14, (30.0, 9)),  # in the ramp, and not the ramp's own
+        ({9: 1.2}, 14, (1.0, None)),  # the ramp's own steps
         ({13: 30.0}, 14, (30.0, 13)),
+        ({45: 2.0}, ONSET, (2.0, 45)),  # it is lowered to where it was, and no further
         ({ONSET + 1: 30.0}, ONSET, (1.0, None)),  # what comes after the onset is no cause
     ],
 )
@@ -164,7 +174,7 @@ def test_a_jump_of_the_lr_counts_near_the_onset_and_past_the_warmup(
     lowered = question_of(INCIDENT, RUN, window, tag=TAG, anchor=ANCHOR, means=MEANS).probes[LOWER].overrides
     assert lowered is not None
     assert lowered.standing.lr is not None
-    assert lowered.standing.lr.peak == pytest.approx(1e-3 * min(1 / 8, 1 / jump[0]))
+    assert lowered.standing.lr.peak == pytest.approx(1e-3 / (jump[0] if jump[0] > 1.5 else 8))
 
 
 def test_a_spread_over_the_ranks_counts_up_to_the_onset() -> None:
@@ -188,7 +198,7 @@ def test_where_nothing_heals_no_cause_is_named() -> None:
 @pytest.mark.parametrize(
     ("what", "cause"),
     [
-        ("loss", bisect.WEIGHTS),
+        ("loss", bisect.MACHINE),  # the weights or the forward pass
         ("param_norm", bisect.WEIGHTS),
         ("grad_norm", bisect.GRADIENTS),
         ("grad_norm_spread", bisect.GRADIENTS),
@@ -197,7 +207,7 @@ def test_where_nothing_heals_no_cause_is_named() -> None:
     ],
 )
 def test_a_control_that_stays_calm_tells_where_the_run_left_it_once_a_second_one_agrees(what: str, cause: str) -> None:
-    asked = question()
+    asked = question(window=MEASURED)
     control = result(CONTROL, "calm", (ONSET, what))
     assert [p.name for p in next_probes(asked, {CONTROL: control}, room=4)] == [AGAIN]
     alone = answer(asked, {CONTROL: control})
@@ -205,6 +215,31 @@ def test_a_control_that_stays_calm_tells_where_the_run_left_it_once_a_second_one
     both = {CONTROL: control, AGAIN: replace(control, name=AGAIN)}
     assert next_probes(asked, both) == ()
     assert (answer(asked, both).ranked[0].cause, answer(asked, both).ranked[0].sure) == (cause, "sure")
+
+
+@pytest.mark.parametrize(
+    ("what", "missing", "norm_then", "cause"),
+    [
+        ("adam_variance_l1", ("grad_norm",), 50.0, bisect.MACHINE),  # it may have been the gradients
+        ("param_norm", ("momentum_l2",), 50.0, bisect.MACHINE),
+        ("param_norm", (), 50.0, bisect.WEIGHTS),
+        ("loss", (), 6e36, bisect.WEIGHTS),  # no update makes them so
+        ("loss", (), 60.0, bisect.MACHINE),
+        ("grad_norm", ("batch_digest",), 50.0, bisect.GRADIENTS),  # it may have read other samples
+    ],
+)
+def test_the_part_of_a_machine_is_named_only_where_a_reading_tells_the_parts_apart(
+    what: str, missing: tuple[str, ...], norm_then: float, cause: str
+) -> None:
+    after = {
+        n: replace(s, **dict.fromkeys(missing), param_norm=norm_then if n >= ONSET else 50.0)
+        for n, s in MEASURED.after.items()
+    }
+    asked = question(window=replace(MEASURED, after=after))
+    control = result(CONTROL, "calm", (ONSET, what))
+    found = answer(asked, {CONTROL: control, AGAIN: replace(control, name=AGAIN)}).ranked[0]
+    assert (found.cause, found.sure) == (cause, "likely" if "batch_digest" in missing else "sure")
+    assert all(name in found.why or name == "batch_digest" for name in missing)
 
 
 def test_a_trainer_that_does_not_repeat_itself_leaves_chance_first() -> None:

@@ -56,6 +56,21 @@ def test_it_goes_on_by_steps_also_in_another_process_and_ends_with_what_healed(
     assert not trainers.alive
 
 
+def test_a_trainer_that_ignores_what_a_probe_asks_for_leaves_no_cause(tmp_path: Path, trainers: Trainers) -> None:
+    trainers.ignores_overrides, trainers.ill_from["other-node"] = True, ONSET
+    these = bisecting(tmp_path, trainers)
+    found = followed(these, 60)
+    assert (found.over, found.overrides) == (True, None)
+    assert "no cause is likely" in found.reason
+    results = these._of(INCIDENT, History(), RUN).probes.results
+    assert results[SKIP].outcome == "not tried"
+    assert "was trained on the samples of the run's step" in results[SKIP].why
+    assert {n: r.outcome for n, r in results.items() if r.outcome != "not tried"} == {
+        "control": "diverged",
+        "other-node": "diverged",
+    }, "its environment is set by sentinel itself"
+
+
 def test_a_probe_whose_trainer_failed_is_not_begun_at_each_turn_anew(tmp_path: Path, trainers: Trainers) -> None:
     trainers.dies_at_once = True
     found = followed(bisecting(tmp_path, trainers), 20)

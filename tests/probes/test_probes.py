@@ -36,6 +36,12 @@ def readings(steps: range, ill_from: int = 10**9, **others: Any) -> list[Sample]
     return [replace(one(step), **others) for step in steps]
 
 
+def ramp(first: float, last: float) -> list[Sample]:
+    """A loss that rises along a line from the onset to the alarm."""
+    share = {step: max(0, step - ONSET) / (ALARM - ONSET) for step in range(AT + 1, ALARM + 1)}
+    return [replace(s, loss=first + (last - first) * share[s.global_step]) for s in readings(range(AT + 1, ALARM + 1))]
+
+
 WINDOW = Window(
     before=tuple(readings(range(1, AT + 1))),
     after={s.global_step: s for s in readings(range(AT + 1, 80), ONSET)},
@@ -49,13 +55,23 @@ def probe(name: str, **others: Any) -> Probe:
     return Probe(name=name, **{"tag": TAG, "global_step": AT, "until_step": ALARM, **others})
 
 
+def fed(one: Probe, samples: list[Sample]) -> list[Sample]:
+    """The samples with the digests that the probe's overrides lead to: four of the data order in a step."""
+    skipped = (one.overrides.standing.skipped or ()) if one.overrides else ()
+    position, found = 4 * AT, list[Sample]()
+    for sample in samples:
+        position = next((r.end for r in skipped if r.begin <= position < r.end), position) + 4
+        found.append(replace(sample, batch_digest=position // 4, consumed_samples=position, global_batch_samples=4))
+    return found
+
+
 class Trainers:
     """Trainers that write their whole journal when they are started, and live until they are stopped."""
 
     def __init__(self) -> None:
         self.alive: set[Path] = set()
         self.started: list[str] = []
-        self.away = self.dies_at_once = False
+        self.away = self.dies_at_once = self.ignores_overrides = False
         self.ill_from = {"control": ONSET}
         self.until = ALARM + 4
 
@@ -82,7 +98,9 @@ class _Launcher:
         lines: list[Line] = [RunStarted(attempt=1, time_unix_s=0.0, world_size=2)]
         if not self._all.dies_at_once:
             self._all.alive.add(self._folder)
-            lines += readings(range(AT + 1, self._all.until + 1), self._all.ill_from.get(self._probe.name, 10**9))
+            ill_from = self._all.ill_from.get(self._probe.name, 10**9)
+            asked = replace(self._probe, overrides=None) if self._all.ignores_overrides else self._probe
+            lines += fed(asked, readings(range(AT + 1, self._all.until + 1), ill_from))
             lines.append(RunFinished(attempt=1, global_step=self._all.until, time_unix_s=0.0, reason="finished"))
         (self._folder / "attempts" / "0001.jsonl").write_text("".join(encode(line) + "\n" for line in lines))
 
@@ -269,7 +287,9 @@ def test_the_first_reading_that_differs_is_named_and_what_was_not_measured_is_no
         (readings(range(AT + 1, ALARM + 1)), "calm"),
         (readings(range(AT + 1, ALARM + 1), ONSET, loss=float("nan")), "diverged"),
         (readings(range(AT + 1, ONSET - 1)), "unknown"),
-        (readings(range(AT + 1, ALARM + 1), loss=5.5), "calm"),
+        (readings(range(AT + 1, ALARM + 1), loss=5.5), "unknown"),  # nearer to the healthy, and not healthy
+        (ramp(3.0, 3.05), "calm"),
+        (ramp(2.90, 3.02), "unknown"),  # within the healthy band, and rising
         (readings(range(AT + 1, ALARM + 1), loss=7.5), "diverged"),
         (readings(range(AT + 1, ALARM + 1), loss=2.0, seqlen=4), "unknown"),  # shorter: another quantity
         (readings(range(AT + 1, ALARM - 2), loss=2.0, seqlen=4) + readings(range(ALARM - 2, ALARM + 1)), "unknown"),
@@ -288,9 +308,11 @@ def test_an_outcome(samples: list[Sample], outcome: str) -> None:
     ("ill", "loss", "outcome"),
     [
         (3.30, 3.20, "diverged"),  # 10 % above: the two levels can be told apart, and it is nearer to the run's
-        (3.30, 3.10, "calm"),
-        (3.15, 3.20, "calm"),  # 5 % above: within what noise makes
-        (float("nan"), 3.20, "calm"),
+        (3.30, 3.10, "unknown"),  # above the healthy trend, by more than its 2 %
+        (3.30, 3.05, "calm"),
+        (3.15, 3.20, "unknown"),  # 5 % above: the two levels can't be told apart
+        (float("nan"), 3.20, "unknown"),
+        (float("nan"), 3.05, "calm"),
         (float("nan"), 3.30, "diverged"),
     ],
 )

@@ -26,7 +26,7 @@ class BadStart:
         """(how sure it is the cause, why). Possible alone where a control that began at `base_step`, before that start,
         diverged without it; else it is the first suspect."""
         why = f"attempt {self.attempt}, resumed from step {self.resumed_from}: {self.reason}"
-        if control is None or control.outcome == "unknown":
+        if control is None or control.outcome not in ("calm", "diverged"):
             return "likely", why
         if self.resumed_from < base_step:
             return "likely", f"{why}; every probe begins from a checkpoint that was saved after it"

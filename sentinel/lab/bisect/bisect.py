@@ -17,13 +17,16 @@ from sentinel.adapters.lock import RunLock
 from sentinel.durable import make_folders, write_atomically
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
+from sentinel.lab.bisect.answer import answer
 from sentinel.lab.bisect.begin import bad_start_in, of_its_line, of_the_attempt, refuse_after_the_onset
-from sentinel.lab.bisect.causes import CONTROL, Question, Results, answer, next_probes
+from sentinel.lab.bisect.causes import CONTROL, Question, Results, next_probes
+from sentinel.lab.bisect.changes import changes_before
 from sentinel.lab.bisect.evidence import sound_until
+from sentinel.lab.bisect.proof import contradicted, shown_by
 from sentinel.lab.bisect.question import Means, question_of
 from sentinel.lab.bisect.seen import seen_of
 from sentinel.lab.probes.at_work import COPIES, ProbeJob, Probes
-from sentinel.lab.probes.probe import Limits, Probe, ProbeResult, Window, over, result_of
+from sentinel.lab.probes.probe import Limits, Probe, ProbeResult, Window, over
 from sentinel.lab.probes.record import ProbeRecord
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
@@ -67,7 +70,8 @@ def question_about(
     window = window_of(incident, history, attempt, target, thresholds)
     refuse_after_the_onset(incident, target, window)
     anchor = _anchor(target, window, run)
-    made = question_of(incident, run, window, tag=target.tag, anchor=anchor, means=means)
+    changes = changes_before(history.descent(attempt), target.global_step, incident.onset_range[0])
+    made = question_of(incident, run, window, tag=target.tag, anchor=anchor, means=means, changes=changes)
     bad_start = bad_start_in(history, attempt, audits, window.until_step)
     return replace(made, evidence=replace(made.evidence, bad_start=bad_start))
 
@@ -110,8 +114,8 @@ class Bisect:
             folder,
             run_checkpoints,
             job_of,
-            lambda probe, attempt: over(probe, attempt, window),
-            lambda probe, attempt, ended, s: result_of(probe, attempt, window, ended=ended, seconds=s),
+            lambda probe, attempt: over(probe, attempt, window) or contradicted(probe, attempt, question),
+            lambda probe, attempt, ended, s: shown_by(probe, attempt, question, ended, s),
             record=ProbeRecord(folder),
             limits=limits,
             asked=self._asked,
@@ -123,7 +127,8 @@ class Bisect:
         make_folders(self.folder)
         self.report(over=False)
         self.probes.run(self._next, poll_interval_s=poll_interval_s)
-        stopped = self.probes.refusal if next_probes(self.question, self.probes.results) else None
+        waiting = next_probes(self.question, self.probes.results, narrow=True)
+        stopped = self.probes.refusal if waiting else None
         return self.report(over=True, stopped=stopped)
 
     def step(self) -> None:
@@ -177,13 +182,13 @@ class Bisect:
         return report
 
     def _asked(self, probe: Probe) -> bool:
-        own = self.question.probes.get(probe.name)
+        own = self.question.probe(probe.name)
         return own is not None and _stretch(own) == _stretch(probe)
 
     def _next(self, results: Mapping[str, ProbeResult]) -> tuple[Probe, ...]:
         if results:
             self.report(over=False)
-        return next_probes(self.question, results, self._limits.parallel)
+        return next_probes(self.question, results, self._limits.parallel, narrow=True)
 
 
 def _stretch(probe: Probe) -> tuple[str | None, int, int]:
@@ -252,7 +257,7 @@ def report_of(question: Question, results: Results, *, over: bool, stopped: str 
         "alarm_step": window.until_step,
         **document(found),
         "probes": [
-            {"change": question.probes[name].change if name in question.probes else name}
+            {"change": probe.change if (probe := question.probe(name)) is not None else name}
             | {key: value for key, value in document(result).items() if key != "losses"}
             for name, result in results.items()
         ],

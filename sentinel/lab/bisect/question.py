@@ -12,6 +12,10 @@ The probes, what each changes, and the cause that is named where the run then do
 - fp32: [bisect] fp32_options. precision.
 - lower-lr: LR x 1/8, or down to where it was before it rose. learning rate.
 - longer-warmup: a warmup over the window, then a window at the full LR; where lower-lr helped. LR warmup too short.
+  Refused where it would end below the peak.
+- skip-FIRST-LAST: a part of the suspected samples; where skipping all of them helped, and skipping others did not.
+- undo-SETTING: one setting that a start of the lineage changed before the onset, set back; before all others. that
+  setting.
 - slw: sequence length warmup from the checkpoint on. sequence length.
 - fresh-moments: Adam's moments set to 0. Adam's moments.
 - other-node: --exclude of the attempt's nodes; local: [bisect] other_node_environment. hardware: a node.
@@ -22,11 +26,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from sentinel.lab.bisect import causes as bisect
 from sentinel.lab.bisect.causes import CONTROL, SUSPECTED_BEFORE, Question
+from sentinel.lab.bisect.changes import Changed
 from sentinel.lab.bisect.evidence import evidence_of
+from sentinel.lab.bisect.proof_lr import refuse_below_peak
 from sentinel.lab.probes.probe import Probe, Window
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import not_applied, overrides_for, plain_overrides
@@ -86,9 +93,17 @@ class _Case:
 
 
 def question_of(
-    incident: Incident, run: RunState, window: Window, *, tag: str | None, anchor: Anchor, means: Means
+    incident: Incident,
+    run: RunState,
+    window: Window,
+    *,
+    tag: str | None,
+    anchor: Anchor,
+    means: Means,
+    changes: tuple[Changed, ...] = (),
 ) -> Question:
-    """What can be asked about the incident, from the checkpoint `tag` on. ConfigError where its window is empty."""
+    """What can be asked about the incident, from the checkpoint `tag` on. `changes`: what the record shows of settings
+    that changed before the onset. ConfigError where its window is empty."""
     case = _Case(incident, run, window, anchor, tag, means)
     length = means.window_steps or window.until_step - case.step
     if length < 1 or not window.after:
@@ -107,7 +122,8 @@ def question_of(
     found: dict[str, Probe] = {CONTROL: control, bisect.AGAIN: again}
     refused, rungs = dict[str, str](), dict[str, Mapping[str, Any]]()
     restarts = {CONTROL: _restart(case, replace(control, overrides=_plain(case, CONTROL)), {})}
-    for name, make in _CHANGES.items():
+    undoing: dict[str, _Make] = {c.probe: partial(_set_back, change=c) for c in reversed(changes) if c.probe}
+    for name, make in {**_CHANGES, **undoing}.items():
         try:
             probe, rungs[name] = make(case, replace(control, name=name, until_step=case.step + 3 * length // 2))
             probe = _with_once(probe, incident.overrides_before)
@@ -117,7 +133,6 @@ def question_of(
             found[name], restarts[name] = probe, _restart(case, probe, rungs[name])
         except ConfigError as error:
             refused[name] = str(error)
-    evidence = evidence_of(case.baseline, window)
     return Question(
         incident=incident.id,
         window=window,
@@ -125,7 +140,10 @@ def question_of(
         not_possible=refused,
         rungs=rungs,
         restarts={name: made for name, made in restarts.items() if made is not None},
-        evidence=evidence,
+        evidence=replace(evidence_of(case.baseline, window), changes=changes),
+        baseline=case.baseline,
+        read_until=_read_until(case),
+        batch_samples=case.batch,
     )
 
 
@@ -183,11 +201,15 @@ def _skip_others(case: _Case, probe: Probe) -> _Made:
 def _suspects(case: _Case) -> tuple[int, int]:
     """[first, after the last) position in the data order."""
     early = case.window.onset_step - SUSPECTED_BEFORE
-    until = max(case.window.after)
-    first, at_alarm = case.position_at(early), case.position_at(min(case.window.until_step, until) + 1)
+    first, at_alarm = case.position_at(early), _read_until(case)
     if first is None or at_alarm is None or at_alarm <= first:
         raise ConfigError("the trainer does not report its consumed_samples: what it had read is not known")
     return first, at_alarm + _FAR * (at_alarm - (case.anchor.consumed_samples or 0))
+
+
+def _read_until(case: _Case) -> int | None:
+    """The position in the data order that the run had read up to at its alarm."""
+    return case.position_at(min(case.window.until_step, max(case.window.after)) + 1)
 
 
 def _without(case: _Case, probe: Probe, first: int, last: int) -> Probe:
@@ -209,7 +231,7 @@ def _in_fp32(case: _Case, probe: Probe) -> _Made:
 
 def _lower_lr(case: _Case, probe: Probe) -> _Made:
     evidence = evidence_of(case.baseline, case.window)
-    factor = min(_LOWER, 1 / evidence.lr_jump) if evidence.lr_jump > 1 else _LOWER
+    factor = 1 / evidence.lr_jump if evidence.lr_rose else _LOWER
     return _by_rung(case, probe, f"the LR times {factor:.3g}", lr_factor=factor)
 
 
@@ -223,12 +245,23 @@ def _longer_warmup(case: _Case, probe: Probe) -> _Made:
     if lr.unit != "steps" or case.baseline.lr_from_start:
         if not lr.warmup:
             raise ConfigError("the run has no LR warmup that could be made longer")
-        return _by_rung(case, probe, "an LR warmup 8 times as long", lr_warmup_factor=8)
+        made, keys = _by_rung(case, probe, "an LR warmup 8 times as long", lr_warmup_factor=8)
+        longer = made.overrides.standing.lr if made.overrides is not None else None
+        refuse_below_peak(longer or lr, case.baseline, probe, case.anchor, case.batch)
+        return made, keys
     plain = _plain(case, probe.name)
     longer = replace(lr, warmup=length, anchor=case.step)
+    refuse_below_peak(longer, case.baseline, probe, case.anchor, case.batch)
     overrides = replace(plain, standing=replace(plain.standing, lr=longer))
     factor = max(2.0, length / lr.warmup) if lr.warmup else None
     return replace(probe, overrides=overrides), {} if factor is None else {"lr_warmup_factor": factor}
+
+
+def _set_back(case: _Case, probe: Probe, change: Changed) -> _Made:
+    plain = _plain(case, probe.name)
+    standing = replace(plain.standing, **{change.key: change.before})
+    keys = {change.key: change.before} if isinstance(change.before, float) else {}
+    return replace(probe, overrides=replace(plain, standing=standing), change=f"{change.words} set back"), keys
 
 
 def _fresh_moments(case: _Case, probe: Probe) -> _Made:
@@ -250,7 +283,8 @@ def _elsewhere(case: _Case, probe: Probe) -> _Made:
 
 
 _ORDER, _SLW = "the data not yet consumed in another order", "a sequence length warmup from there on"
-_CHANGES: Mapping[str, Callable[[_Case, Probe], _Made]] = {
+_Make = Callable[[_Case, Probe], _Made]
+_CHANGES: Mapping[str, _Make] = {
     bisect.SKIP: _skip,
     bisect.OTHERS: _skip_others,
     bisect.ORDER: lambda case, probe: _by_rung(case, probe, _ORDER, reseed=True),

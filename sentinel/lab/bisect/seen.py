@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.lab.bisect import causes
-from sentinel.lab.bisect.causes import CONTROL, HEALS, Question, Results, answer, next_probes
+from sentinel.lab.bisect.answer import answer
+from sentinel.lab.bisect.causes import CONTROL, Question, Results, next_probes
 from sentinel.plan.observation import BisectSeen
-
-_FOLLOWS = {  # cause -> the probe whose change the restart takes over; of what happens once: none
-    **{cause: name for name, cause in HEALS.items() if name != causes.NODE},
-    **dict.fromkeys((causes.CHANCE, causes.WEIGHTS, causes.ADAM, causes.GRADIENTS), CONTROL),
-}
 
 
 def seen_of(question: Question, results: Results, *, running: bool, refusal: str | None) -> BisectSeen:
@@ -35,6 +31,6 @@ def seen_of(question: Question, results: Results, *, running: bool, refusal: str
         seen,
         over=True,
         reason=f"{likely.cause} ({likely.sure}): {likely.why}",
-        overrides=question.restarts.get(_FOLLOWS.get(likely.cause, "")),
+        overrides=question.restarts.get(likely.probe or ""),
         needs_person=likely.cause == causes.BROKEN_NODE,
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 from sentinel.judge.history import Attempt
-from sentinel.judge.noise_band import median
+from sentinel.judge.noise_band import median, robust_sigma
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.codec import Described
@@ -20,6 +21,7 @@ from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample
 
 LAST = 8  # Steps at the end of a probe whose median loss is compared
+_HEALTHY = 32  # Steps before the onset that show the healthy trend
 
 READINGS = (
     *("batch_digest", "lr", "seqlen", "loss", "loss_spread", "grad_norm", "grad_norm_spread", "adam_variance_l1"),
@@ -49,7 +51,8 @@ class Probe(Described):
 # verdict: its question was answered before its last step; at its end: it has taken its last step; failed: its trainer
 # ended by itself before; stopped: its time or the budget was spent, or it is not needed any more
 Ended = Literal["verdict", "at its end", "failed", "stopped"]
-Outcome = Literal["diverged", "calm", "unknown"]
+# not tried: its journal does not confirm that its change was in force, or that nothing else had changed
+Outcome = Literal["diverged", "calm", "unknown", "not tried"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +191,8 @@ def alarmed_at(samples: Iterable[Sample], window: Window) -> int | None:
 
 def _outcome(samples: Sequence[Sample], window: Window) -> tuple[Outcome, str]:
     """Diverged where the judge says so, or where its last losses are nearer to the run's than to its healthy ones; of a
-    run that has come back, those up to its alarm. Compared at equal sequence lengths: a shorter one's loss is another
-    quantity, and says nothing of calm."""
+    run that has come back, those up to its alarm. Calm where they follow the healthy trend; between the two, unknown.
+    Compared at equal sequence lengths: a shorter one's loss is another quantity, and says nothing of calm."""
     if (alarm := alarmed_at(samples, window)) is not None:
         return "diverged", f"known at step {alarm}"
     if not samples or samples[-1].global_step < window.onset_step:
@@ -199,19 +202,44 @@ def _outcome(samples: Sequence[Sample], window: Window) -> tuple[Outcome, str]:
     if (now := _level(last)) is None or not math.isfinite(now):
         return "diverged", f"its loss is {now} at step {samples[-1].global_step}"
     known = [s for s in (*window.before, *run) if s.global_step < window.onset_step]
-    healthy = _level([s for s in known if s.seqlen == length][-32:])
-    if healthy is None and not known and all(s.seqlen == length for s in samples):
-        return _by_itself(samples, now)
-    if healthy is None or len(last) < min(LAST, len(samples)):
+    healthy = [s for s in known if s.seqlen == length][-_HEALTHY:]
+    if not healthy and not known and all(s.seqlen == length for s in samples):
+        return _by_itself(samples, now, window)
+    if (level := _level(healthy)) is None or len(last) < min(LAST, len(samples)):
         return "unknown", f"its last steps are {length} tokens long, and the run's healthy steps there are not known"
     ill = _level([s for s in run if s.global_step > window.onset_step and s.seqlen == length][-LAST:])
-    limit = _above(healthy, window)
+    limit = _above(level, window)
     if ill is not None and ill <= limit:  # the run has come back by itself since: compared is how far both rose before
         ill, now = _level(_up_to_alarm(run, window)), _level(_up_to_alarm(samples, window)) or now
     if ill is not None and limit < ill < math.inf:
-        limit = (healthy + ill) / 2
-    shown = f"loss {now:.4g} at step {samples[-1].global_step}; healthy {healthy:.4g}"
-    return ("calm" if now <= limit else "diverged"), shown if ill is None else f"{shown}, the run's {ill:.4g}"
+        limit = (level + ill) / 2
+    shown = f"loss {now:.4g} at step {samples[-1].global_step}; healthy {level:.4g}"
+    shown = shown if ill is None else f"{shown}, the run's {ill:.4g}"
+    if now > limit:
+        return "diverged", shown
+    why = _off_trend([s for s in samples if s.seqlen == length], healthy, now, window)
+    return ("calm", shown) if why is None else ("unknown", f"{shown}: {why}")
+
+
+def _off_trend(samples: Sequence[Sample], healthy: Sequence[Sample], now: float, window: Window) -> str | None:
+    """Why a loss that is not the illness is not calm either, as a phrase; None where it follows the healthy trend: no
+    higher than the healthy level and its noise, and not risen by that noise since its lowest."""
+    level = _level(healthy) or now
+    noise = max(window.thresholds.band_floor * level, _noise_of_median(healthy))
+    if now > level + noise:
+        return f"above the healthy trend, up to {level + noise:.4g}"
+    since = [s for s in samples if s.global_step >= window.onset_step]
+    lowest = min((_level(since[n : n + LAST]) or now for n in range(max(1, len(since) - LAST + 1))), default=now)
+    if now > lowest + noise:
+        return f"it rises still, from {lowest:.4g}"
+    return None
+
+
+def _noise_of_median(healthy: Sequence[Sample]) -> float:
+    """Three standard errors of a median over LAST losses, nats; 0 where there are no two."""
+    losses = [s.loss for s in healthy if math.isfinite(s.loss)]
+    sigma = robust_sigma([abs(after - before) for before, after in pairwise(losses)])
+    return 3 * math.sqrt(math.pi / 2 / LAST) * sigma
 
 
 def _above(healthy: float, window: Window) -> float:
@@ -223,11 +251,13 @@ def _up_to_alarm(samples: Sequence[Sample], window: Window) -> list[Sample]:
     return [s for s in samples if window.onset_step <= s.global_step <= window.until_step]
 
 
-def _by_itself(samples: Sequence[Sample], now: float) -> tuple[Outcome, str]:
+def _by_itself(samples: Sequence[Sample], now: float, window: Window) -> tuple[Outcome, str]:
     """Where the run has no healthy step: against its own beginning, at the same length."""
-    began = _level(samples[:LAST])
-    calm = began is not None and now <= 1.08 * began
-    return ("calm" if calm else "diverged"), f"loss {now:.4g} after {began:.4g} at its beginning"
+    began = _level(samples[:LAST]) or now
+    said = f"loss {now:.4g} after {began:.4g} at its beginning"
+    if now > _above(began, window):
+        return "diverged", said
+    return ("calm" if now <= began * (1 + window.thresholds.band_floor) else "unknown"), said
 
 
 def _level(samples: Sequence[Sample]) -> float | None:
