@@ -289,11 +289,12 @@ class Series:
         elif finding.end_step is not None:
             findings.end_alarm(step)
         elif self.alarm is None or finding.supersedes:
-            onset_range = self._earliest(onset_range)
+            onset_range = self._earliest(onset_range, climbs=finding.kind is EventKind.NAN)
             findings.raise_alarm(step, onset_range, reason, finding.kind, self._leading.ahead_of(onset_range))
 
-    def _earliest(self, onset_range: tuple[int, int]) -> tuple[int, int]:
-        """The earliest onset of all that is under way: a verdict is on the whole, not on its last symptom."""
-        under_way = [detector.onset_range for detector in self.known.baseline.detectors]
+    def _earliest(self, onset_range: tuple[int, int], *, climbs: bool) -> tuple[int, int]:
+        """Of all that is under way: a verdict is on the whole, not on its last symptom. `climbs`: uncalled ones too."""
+        detectors = self.known.baseline.detectors
+        under_way = [d.onset_range for d in detectors] + [d.began(self.known) for d in detectors if climbs]
         under_way += [known.onset_range for known in (self.episode, self.alarm) if known is not None]
         return min([onset_range, *(onset for onset in under_way if onset is not None)])
