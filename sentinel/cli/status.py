@@ -12,6 +12,8 @@ from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, fields_of, loo
 from sentinel.config import Config
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
+from sentinel.judge.detectors.attention_logits import LogitWarning
+from sentinel.judge.detectors.early_warning import EarlyWarning
 from sentinel.plan.certificate import taken_back
 from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.liveness import Known, life_of
@@ -56,7 +58,8 @@ def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) 
         "loss": last.loss if last else None,
         "loss_ratio": last.loss_ratio if last else None,
         "start": None if start is None else fields_of(start, "verdict", "resumed_from", "fault", "reason"),
-        "early_warning": None if (w := look.series.warning) is None else fields_of(w, "since_step", "step", "reason"),
+        "attention_logits": _warned(look.series.logit_warning),
+        "early_warning": _warned(look.series.early_warning),
         "onset_range": verdict.onset_range,
         "led_by": verdict.led_by,
         "events": [
@@ -74,6 +77,10 @@ def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) 
     }
 
 
+def _warned(warning: EarlyWarning | LogitWarning | None) -> dict[str, Any] | None:
+    return None if warning is None else fields_of(warning, "since_step", "step", "reason")
+
+
 def _print(document: dict[str, Any], look: Look) -> None:
     last, job = look.series.last, document["job"]
     at = f" at step {last.global_step}, loss {last.loss:.4f}" if last else ""
@@ -82,8 +89,9 @@ def _print(document: dict[str, Any], look: Look) -> None:
     echo(f"  {document['reason']}")
     if (start := document["start"]) is not None:
         echo(f"  start: {start['verdict']}: {start['reason']}")
-    if (warning := document["early_warning"]) is not None:
-        echo(f"  early warning: {warning['reason']}")
+    for name in ("attention_logits", "early_warning"):
+        if (warning := document[name]) is not None:
+            echo(f"  {name.replace('_', ' ')}: {warning['reason']}")
     if job["state"] != "unknown":
         echo(f"  job {job['state']}: {job['reason']}")
     elif job["reason"] != document["reason"]:

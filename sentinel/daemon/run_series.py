@@ -100,7 +100,8 @@ def _of_attempt(look: Look, leads: Iterable[Correlation]) -> Iterator[tuple[str,
     episode = look.series.episode
     if episode is not None and episode.level > 0 and episode.samples:
         yield "judged_loss_ratio_peak", episode.peak / episode.level
-    yield "early_warning", look.series.warning is not None
+    yield "attention_logit_warning", look.series.logit_warning is not None
+    yield "early_warning", look.series.early_warning is not None
     if verdict.onset_range is not None:
         for edge, step in zip(("early", "late"), verdict.onset_range, strict=True):
             yield "onset_step", step, edge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sentinel.judge.detectors.attention_logits import AttentionLogits
 from sentinel.judge.detectors.bad_resume import BadResume
 from sentinel.judge.detectors.detector import Detector
 from sentinel.judge.detectors.early_rise import EarlyRise
@@ -34,4 +35,5 @@ DETECTORS: tuple[type[Detector], ...] = (
     Plateau,
     RisingAtEnd,
     EarlyWarnings,
+    AttentionLogits,
 )
