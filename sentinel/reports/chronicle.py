@@ -18,7 +18,7 @@ from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.sentences import story
 from sentinel.reports.bisect import chapter
-from sentinel.reports.past import Past
+from sentinel.reports.past import Past, moved_first
 from sentinel.vocabulary.texts import markdown
 
 _ENDS = ("opened", "rung_failed")  # events with the onset of the attempt that they end
@@ -117,7 +117,7 @@ def _chapter(incident: Incident, attempts: Sequence[AttemptRow], past: Past) -> 
     yield ""
     yield f"- **What broke:** {markdown(incident.reason)}"
     yield f"- **When:** {markdown(_when(incident))}"
-    yield f"- **What led:** {markdown(', '.join(incident.led_by)) or 'nothing that was seen before the loss'}"
+    yield f"- **What led:** {markdown(moved_first(incident, past).sentence)}"
     yield f"- **What it cost:** {_cost(incident, past)}"
     yield f"- **What helped:** {markdown(_helped(incident))}"
     yield ""
