@@ -41,7 +41,7 @@ class FirstMoved:
         """What led, and how sure that is."""
         if self.leading:
             named = [
-                f"{d.signal} {d.steps_before_onset} steps before ({abs(d.deviations):.2g} deviations of its own noise)"
+                f"{d.signal} {d.steps_before_onset} steps before ({abs(d.deviations):.3g} deviations of its own noise)"
                 for d in self.leading
             ]
             return f"led by {', '.join(named)}"
