@@ -3,7 +3,9 @@
 On the recorded curves, and on new seeds of their recipes: `--make FOLDER` trains those first (a quarter of an hour on
 two cores), `--runs FOLDER` reads them. The split is by cause: benchmarks/SPLIT.md. A warning is ahead of the onset that
 hindsight sees (the label's), or of the verdict that the judge gives live. Beside the detector: simpler rules, each with
-the lowest threshold that warns falsely at most once in 10,000 healthy steps of the tuning part.
+the lowest threshold that warns falsely at most once in 10,000 healthy steps of the tuning part. The curves of public
+runs are a part of their own. Of each part: false warnings in 10,000 healthy steps, and the share of the warned runs
+whose onset was still to come, both with their 95 % intervals (Clopper & Pearson).
 
 `--instabilities FOLDER`: instead, on runs that benchmarks/instabilities.py has left there, with the largest attention
 logit and without it.
@@ -26,12 +28,14 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from early.grown_logits import table as grown_logits  # noqa: E402 - after the path is set
-from early.scoring import AHEAD_STEPS, WITHOUT_LOGITS, Seen, Tally, read_runs, seen, tally  # noqa: E402 - after the path is set
+from early.scoring import AHEAD_STEPS, LOGITS_ALONE, Seen, Tally, read_public, read_runs, seen, tally  # noqa: E402 - after the path is set
+from scipy.stats import beta  # noqa: E402
 
 from sentinel.vocabulary.numbers import dump_json  # noqa: E402
 
 PER_STEPS = 10_000
 PARTS = (("tuning", False), ("held out", True))
+PUBLIC = "public"
 
 
 def main() -> int:
@@ -42,10 +46,12 @@ def main() -> int:
     if asked.make is not None:
         _make(asked.make)
     runs = read_runs(HERE / "recorded", asked.make or asked.runs)
+    public = read_public(HERE / "public")
     if asked.quick:
-        runs = runs[::10]
+        runs, public = runs[::10], public[::10]
     all_seen = [seen(run) for run in runs]
     found = {part: _of_part([s for s in all_seen if s.run.held_out == held], all_seen) for part, held in PARTS}
+    found[PUBLIC] = _of_part([seen(run) for run in public], all_seen)
     shown = _text(found, len(runs), sum(s.run.curve.folder != "recorded" for s in all_seen))
     if asked.results:
         asked.results.write_text(shown + "\n", encoding="utf-8")
@@ -77,7 +83,7 @@ def _make(folder: Path) -> None:
 def _of_part(part: Sequence[Seen], everything: Sequence[Seen]) -> list[Tally]:
     tuning = [s for s in everything if not s.run.held_out]
     rules = list(part[0].scores) if part else []
-    ours = [tally("early warning", part), tally(WITHOUT_LOGITS, part)]
+    ours = [tally("early warning", part), tally(LOGITS_ALONE, part)]
     return [*ours, *(tally(rule, part, _threshold(rule, tuning)) for rule in rules)]
 
 
@@ -95,10 +101,20 @@ def _threshold(rule: str, tuning: Sequence[Seen]) -> float:
 def _row(found: Tally) -> dict[str, Any]:
     row: dict[str, Any] = {"rule": found.rule, "healthy_steps": found.healthy_steps, "false": len(found.false)}
     row["false_per_10000"] = PER_STEPS * len(found.false) / max(1, found.healthy_steps)
+    row["false_per_10000_95"] = [PER_STEPS * share for share in _clopper_pearson(len(found.false), found.healthy_steps)]
+    right = sum(lead is not None and lead >= 0 for _, lead, _ in found.leads)
+    row["precision"] = {"right": right, "warned": right + len(found.false)}
+    row["precision_95"] = _clopper_pearson(right, right + len(found.false))
     for name, causes in _groups(found).items():
         before_onset, n = found.ahead("onset", causes)
         row[name] = {"n": n, "before_onset": before_onset, "before_verdict": found.ahead("verdict", causes)[0]}
     return row
+
+
+def _clopper_pearson(hits: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    low = 0.0 if hits == 0 else float(beta.ppf(0.025, hits, of - hits + 1))
+    return low, 1.0 if hits == of else float(beta.ppf(0.975, hits + 1, of - hits))
 
 
 def _groups(found: Tally) -> dict[str, list[str]]:
@@ -126,6 +142,14 @@ def _rules(part: str, tallies: Sequence[Tally]) -> list[str]:
         row = _row(found)
         cells = "".join(f"{row[g][k]:>6} of {row[g]['n']:<2}" for g in ("growing", "sudden") for k in both)
         lines.append(f"{found.rule:33}{cells}{row['false_per_10000']:>8.2f}{row['false']:>4}")
+    for found in tallies[:2]:
+        row = _row(found)
+        (least, most), (low, high) = row["false_per_10000_95"], row["precision_95"]
+        right, warned = row["precision"]["right"], row["precision"]["warned"]
+        lines.append(
+            f"{found.rule}: false {least:.2f} to {most:.2f} in {PER_STEPS:,}; before the onset {right} of {warned}"
+            f" warned ({100 * low:.0f} to {100 * high:.0f} %)"
+        )
     return [*lines, f"{tallies[0].healthy_steps:,} healthy steps"]
 
 

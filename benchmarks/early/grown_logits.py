@@ -1,4 +1,4 @@
-"""The early warning on runs of instabilities.py, with the largest attention logit and without it."""
+"""On runs of instabilities.py: the early warning of the other signals, and that of the largest attention logit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 from batched.outcomes import Group
 from numpy.typing import NDArray
 
+from sentinel.judge.detectors.attention_logits import AttentionLogits
+from sentinel.judge.detectors.early_warning import EarlyWarnings
 from sentinel.judge.readings import Readings
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -27,7 +29,7 @@ class _Said(NamedTuple):
 
 def table(folder: Path) -> Iterator[str]:
     """A row for each seed of each rung in `folder`; the onset is the validation loss's."""
-    yield f"{'rung':16}{'seed':>5}{'onset':>7}{'verdict':>9}{'logit at onset':>16}  warned: without logits; with them"
+    yield f"{'rung':16}{'seed':>5}{'onset':>7}{'verdict':>9}{'logit at onset':>16}  warned: other signals; logits"
     for path in sorted(folder.glob("*.npz")):
         group = Group.read(path)
         with np.load(path, allow_pickle=False) as saved:
@@ -69,7 +71,11 @@ def _judged(readings: Readings, *, drop: bool) -> _Said:
             measured={n: c[at:end] for n, c in readings.measured.items() if not (drop and n == _LOGIT)},
         )
         series.push_readings(part)
-        warned |= {w.step: w.signals for w in series.warnings}
+        for one in series.known.baseline.detectors:
+            if isinstance(one, EarlyWarnings) and drop:
+                warned |= {w.step: w.signals for w in one.warnings}
+            elif isinstance(one, AttentionLogits):
+                warned |= {w.step: (_LOGIT,) for w in one.warnings}
         if verdict is None and series.alarm is not None:
             verdict = series.alarm.verdict_step
     return _Said(tuple(warned.items()), verdict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +16,17 @@ from recorded.well import WELL
 
 from early.making import LOGITS
 from early.runs import GROWING, recipes
+from sentinel.judge.detectors.attention_logits import AttentionLogits
 from sentinel.judge.detectors.early_warning import _RISES, EarlyWarnings
 from sentinel.judge.readings import BANDED, Readings, stretches_of
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["AHEAD_STEPS", "WITHOUT_LOGITS", "Run", "Tally", "read_runs", "seen", "tally"]
+__all__ = ["AHEAD_STEPS", "LOGITS_ALONE", "Run", "Tally", "read_public", "read_runs", "seen", "tally"]
 
 AHEAD_STEPS = 50
-WITHOUT_LOGITS = "the same without logits"
+LOGITS_ALONE = "attention logits alone"
 _APART_STEPS = 256  # Steps after a warning of a simple rule in which it does not warn again, as the detector
 _CHUNK = 32
 
@@ -37,6 +38,7 @@ class Run:
     curve: Curve
     cause_step: int | None  # Where what was done to it begins; None where that is the first step, or nothing was done
     held_out: bool
+    public: bool = False  # Nothing was done to it: all of a run that did not diverge is healthy
 
     @property
     def diverged(self) -> bool:
@@ -53,7 +55,7 @@ class Run:
     @property
     def healthy_until(self) -> int:
         """The first step that is not healthy by construction: a cause that is a setting is there from the first."""
-        if self.curve.family.startswith("none:"):
+        if self.curve.family.startswith("none:") or (self.public and not self.diverged):
             return self.curve.steps[-1] + 1
         return self.cause_step or 0
 
@@ -65,7 +67,7 @@ class Seen:
     run: Run
     verdict_step: int | None
     warned: tuple[int, ...]  # Steps of the detector's warnings
-    without_logits: tuple[int, ...]  # The same where it is not given the largest attention logit
+    of_logits: tuple[int, ...]  # The same of the largest attention logit
     steps: tuple[int, ...]  # Steps at which the scores below were taken
     scores: dict[str, tuple[float, ...]]  # Rule -> its score at each; a rule warns above a threshold
 
@@ -80,6 +82,10 @@ def read_runs(recorded: Path, made: Path | None) -> list[Run]:
         if path.exists():
             found.append(Run(curve=_curve(recipe, path), cause_step=recipe.onset, held_out=held_out(recipe.cause)))
     return found
+
+
+def read_public(folder: Path) -> list[Run]:
+    return [Run(curve=c, cause_step=None, held_out=held_out(c.family), public=True) for c in read_folder(folder)]
 
 
 def _curve(recipe: Recipe, path: Path) -> Curve:
@@ -117,18 +123,15 @@ def _curve(recipe: Recipe, path: Path) -> Curve:
 def seen(run: Run) -> Seen:
     """The judge on the run, `_CHUNK` samples at a time, as a watch that polls."""
     series = Series(Thresholds(), planned=run.curve.planned)
-    early = next(d for d in series.known.baseline.detectors if isinstance(d, EarlyWarnings))
-    plain = Series(Thresholds(), planned=run.curve.planned)
-    verdict, warned, without, steps = None, dict[int, None](), dict[int, None](), list[int]()
+    detectors = series.known.baseline.detectors
+    early = next(d for d in detectors if isinstance(d, EarlyWarnings))
+    logits = next(d for d in detectors if isinstance(d, AttentionLogits))
+    verdict, warned, of_logits, steps = None, dict[int, None](), dict[int, None](), list[int]()
     scores: dict[str, list[float]] = {}
-    samples = samples_of(run.curve)
-    given = any(s.attention_logit_max is not None for s in samples)
-    for part in _parts(samples):
+    for part in _parts(samples_of(run.curve)):
         series.push_readings(part)
-        warned |= dict.fromkeys(w.step for w in series.warnings)
-        if given:
-            plain.push_readings(_without_logits(part))
-            without |= dict.fromkeys(w.step for w in plain.warnings)
+        warned |= dict.fromkeys(w.step for w in early.warnings)
+        of_logits |= dict.fromkeys(w.step for w in logits.warnings)
         if verdict is None and series.alarm is not None:
             verdict = series.alarm.verdict_step
         steps.append(int(part.steps[-1]))
@@ -139,15 +142,10 @@ def seen(run: Run) -> Seen:
         run=run,
         verdict_step=verdict,
         warned=tuple(warned),
-        without_logits=tuple(without if given else warned),
+        of_logits=tuple(of_logits),
         steps=tuple(steps),
         scores=kept,
     )
-
-
-def _without_logits(part: Readings) -> Readings:
-    columns = {name: column for name, column in part.columns.items() if name != "attention_logit_max"}
-    return replace(part, columns=columns)
 
 
 def _parts(samples: Sequence[Sample]) -> Iterator[Readings]:
@@ -207,7 +205,7 @@ def tally(rule: str, all_seen: Sequence[Seen], threshold: float | None = None) -
 def _warned(one: Seen, rule: str, threshold: float | None) -> Sequence[int]:
     if threshold is not None:
         return _above(one, rule, threshold)
-    return one.without_logits if rule == WITHOUT_LOGITS else one.warned
+    return one.of_logits if rule == LOGITS_ALONE else one.warned
 
 
 def _above(one: Seen, rule: str, threshold: float) -> list[int]:

@@ -30,7 +30,8 @@ from sentinel.config.run_files import find_config, incident_log_of
 from sentinel.daemon.sources import source_of_run
 from sentinel.judge.analysis.correlation.columns import columns_of, layer_columns
 from sentinel.judge.analysis.correlation.table import Correlation, Correlations, correlations
-from sentinel.judge.analysis.first_mover import Departure, FirstMoved, first_moved_of_readings
+from sentinel.judge.analysis.departures import Departure, FirstMoved
+from sentinel.judge.analysis.first_mover import WINDOW_STEPS, first_moved_of_readings
 from sentinel.judge.readings import Readings
 from sentinel.reports.past import Past, read_past
 from sentinel.sources.opening import open_sources
@@ -61,7 +62,7 @@ def correlate(
     around: Annotated[int | None, typer.Option(help="Instead: which signals moved first before this step.")] = None,
     window: Annotated[
         int, typer.Option(min=1, help="--incident, --around: number of steps before the onset to search.")
-    ] = 100,
+    ] = WINDOW_STEPS,
     as_json: Json = False,
 ) -> int:
     """The paper's Table 3, and beside the plain coefficients prewhitened ones at lags of up to 200 samples to either
@@ -75,6 +76,7 @@ def correlate(
     if layers and (paths or incident is not None or around is not None):
         raise ConfigError("--layers needs a run: pass no path, --incident or --around with it")
     check_picture(plot)
+    recorded = None
     if paths:
         columns = parsed_columns(column)
         series = [(str(source.path), source) for path in paths for source in open_sources(path, columns)]
@@ -82,7 +84,7 @@ def correlate(
         config = find_config(run, config_dir)
         series = [(config.run.name, source_of_run(config))]
         if incident is not None:
-            around, attempt = _onset_of(config, incident)
+            around, attempt, recorded, window = _onset_of(config, incident, window)
     if len(series) > 1 and around is None and plot is not None:
         raise ConfigError(f"one picture shows one series, and there are {len(series)}")
     rows: list[dict[str, Any]] = []
@@ -92,7 +94,7 @@ def correlate(
         if around is None:
             found = _correlated(name, past, attempt, plot, every_lag=lags, layers=layers, as_json=as_json)
         else:
-            moved = _moved_first(name, past, attempt, around, window)
+            moved = recorded or _moved_first(name, past, attempt, around, window)
             if not as_json:
                 Console().print(_departures(f"step {around} of {name}" if of else f"step {around}", moved))
             found = moved.departures
@@ -102,12 +104,15 @@ def correlate(
     return 0
 
 
-def _onset_of(config: Config, name: str) -> tuple[int, int]:
-    """The early end of the incident's onset, and its attempt."""
+def _onset_of(config: Config, name: str, window: int) -> tuple[int, int, FirstMoved | None, int]:
+    """The late end of the incident's onset, its attempt, what moved first as recorded (None: by an older version, or
+    with another window), and the steps to search."""
     found = incident_named(incident_log_of(config).read(), name)
     if found.onset_range is None:
         raise ConfigError(f"{found.id} was opened by hand and has no onset; name a step with --around")
-    return found.onset_range[0], found.attempt
+    early, late = found.onset_range
+    recorded = found.moved_first if window == WINDOW_STEPS else None
+    return late, found.attempt, recorded, window + late - early
 
 
 def _line_of(name: str, past: Past, attempt: int) -> list[Readings]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,10 @@ from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, fields_of, loo
 from sentinel.config import Config, load_config
 from sentinel.config.run_files import Chosen, clock, find_config
 from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
+from sentinel.judge.analysis.departures import FirstMoved
+from sentinel.judge.detectors.attention_logits import LogitWarning
+from sentinel.judge.detectors.early_warning import EarlyWarning
+from sentinel.plan.incident.baseline import onset_readings
 from sentinel.plan.restart.forecast import lost_so_far
 from sentinel.plan.restart.liveness import Known, life_of
 from sentinel.plan.restart.restart import newest_audit
@@ -89,7 +94,7 @@ def _looked(config: Config) -> tuple[dict[str, Any], Look]:
 
 
 def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:
-    start = look.facts.start or newest_audit(look.facts)
+    start, moved = look.facts.start or newest_audit(look.facts), _moved_first(look)
     last, verdict, policy = look.series.last, look.verdict, config.policy
     rollbacks = [rollback for incident in look.run.incidents for rollback in incident.rollbacks]
     return {
@@ -103,9 +108,11 @@ def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) 
         "loss": last.loss if last else None,
         "loss_ratio": last.loss_ratio if last else None,
         "start": None if start is None else fields_of(start, "verdict", "resumed_from", "fault", "reason"),
-        "early_warning": None if (w := look.series.warning) is None else fields_of(w, "since_step", "step", "reason"),
+        "attention_logits": _warned(look.series.logit_warning),
+        "early_warning": _warned(look.series.early_warning),
         "onset_range": verdict.onset_range,
-        "led_by": verdict.led_by,
+        "led_by": [] if moved is None else moved.led_by,
+        "moved_first": None if moved is None else asdict(moved),
         "events": [
             {"kind": str(e.kind), "onset_step": e.onset_step, "end_step": e.end_step, "reason": e.reason}
             for e in look.series.events[-_LAST_EVENTS:]
@@ -121,16 +128,33 @@ def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) 
     }
 
 
+def _moved_first(look: Look) -> FirstMoved | None:
+    """As the open incident has recorded it; by the same analysis while none is open. None without an onset."""
+    incident, attempt, onset = look.run.open_incident, look.history.latest, look.verdict.onset_range
+    if incident is not None and incident.moved_first is not None:
+        return incident.moved_first
+    if attempt is None or onset is None:
+        return None
+    return onset_readings(look.history.lineage(attempt), onset, None).moved_first
+
+
+def _warned(warning: EarlyWarning | LogitWarning | None) -> dict[str, Any] | None:
+    return None if warning is None else fields_of(warning, "since_step", "step", "reason")
+
+
 def _print(document: dict[str, Any], look: Look) -> None:
     last, job = look.series.last, document["job"]
     at = f" at step {last.global_step}, loss {last.loss:.4f}" if last else ""
     attempt = document["attempt"] or "none yet"
     echo(f"{document['run']}: {document['verdict']}{at} (attempt {attempt}, mode {document['mode']})")
     echo(f"  {document['reason']}")
+    if (moved := document["moved_first"]) is not None:
+        echo(f"  {FirstMoved.from_json(moved).sentence}")
     if (start := document["start"]) is not None:
         echo(f"  start: {start['verdict']}: {start['reason']}")
-    if (warning := document["early_warning"]) is not None:
-        echo(f"  early warning: {warning['reason']}")
+    for name in ("attention_logits", "early_warning"):
+        if (warning := document[name]) is not None:
+            echo(f"  {name.replace('_', ' ')}: {warning['reason']}")
     if job["state"] != "unknown":
         echo(f"  job {job['state']}: {job['reason']}")
     elif job["reason"] != document["reason"]:

@@ -100,18 +100,25 @@ def _of_attempt(look: Look, leads: Iterable[Correlation]) -> Iterator[tuple[str,
     episode = look.series.episode
     if episode is not None and episode.level > 0 and episode.samples:
         yield "judged_loss_ratio_peak", episode.peak / episode.level
-    yield "early_warning", look.series.warning is not None
+    yield "attention_logit_warning", look.series.logit_warning is not None
+    yield "early_warning", look.series.early_warning is not None
     if verdict.onset_range is not None:
         for edge, step in zip(("early", "late"), verdict.onset_range, strict=True):
             yield "onset_step", step, edge
     if verdict.alarm_step is not None:
         yield "alarm_step", verdict.alarm_step
-    for signal, steps in zip(verdict.led_by, verdict.led_by_steps, strict=False):
-        yield "led_by_steps", steps, signal
+    yield from _led(look)
     yield from _of_start(look)
     for lead in leads:
         yield "correlation", lead.pearson_r, lead.signal
         yield "correlation_lag_steps", lead.lag, lead.signal
+
+
+def _led(look: Look) -> Iterator[tuple[str, float, str]]:
+    incident = look.run.open_incident
+    if incident is not None and incident.moved_first is not None:
+        for led in incident.moved_first.leading:
+            yield "led_by_steps", led.steps_before_onset, led.signal
 
 
 def _of_start(look: Look) -> Iterator[tuple[str, float, str]]:

@@ -26,7 +26,8 @@ class Event:
     verdict_step: int  # The step whose sample showed it
     end_step: int | None = None  # The step by which it was over; None while it lasts
     recommend_rollback: bool = False
-    led_by: tuple[str, ...] = ()  # Signals that left their bands before the loss did, the earliest first
+    # Signals that left the detectors' bands before the loss did, the earliest first; an incident's are `moved_before`'s
+    led_by: tuple[str, ...] = ()
     led_by_steps: tuple[int, ...] = ()  # How many steps before the onset each of them did
     reason: str  # A sentence that an on-call person can act on
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sentinel.judge.detectors import DETECTORS
+from sentinel.judge.detectors.attention_logits import AttentionLogits, LogitWarning
 from sentinel.judge.detectors.detector import Baseline, Block, Detector, Finding, Known, Reset, ResumeDrop
 from sentinel.judge.detectors.early_warning import EarlyWarning, EarlyWarnings
 from sentinel.judge.detectors.episode import Episode
@@ -48,6 +49,7 @@ class Series:
         detectors = [detector(t) for detector in DETECTORS]
         self._leading = next(d for d in detectors if isinstance(d, LeadingSignals))
         self._early = next(d for d in detectors if isinstance(d, EarlyWarnings))
+        self._logits = next(d for d in detectors if isinstance(d, AttentionLogits))
         self.known = Known(
             thresholds=t,
             regime=self._regime,
@@ -87,14 +89,14 @@ class Series:
         return self._findings.alarm
 
     @property
-    def warning(self) -> EarlyWarning | None:
-        """The early warning in force; None also where the divergence is known."""
+    def early_warning(self) -> EarlyWarning | None:
+        """Nothing follows from it. None also where the divergence is known."""
         return None if self.alarm is not None else self._early.now
 
     @property
-    def warnings(self) -> tuple[EarlyWarning, ...]:
-        """The last 64 early warnings."""
-        return tuple(self._early.warnings)
+    def logit_warning(self) -> LogitWarning | None:
+        """What `[policy] warn` acts on; None also where the divergence is known."""
+        return None if self.alarm is not None else self._logits.now
 
     @property
     def skipped_run(self) -> int:
@@ -118,8 +120,7 @@ class Series:
         return self._findings.events(spike(episode.onset_range, None, episode.waiting, led))
 
     def compare_with(self, references: Sequence[Reference]) -> None:
-        """Replaces the reference runs, which may have grown."""
-        self.known.references = references
+        self.known.references = references  # they may have grown
 
     def push(self, sample: Sample) -> None:
         if isinstance(sample, ScrapedSample) and sample.unseen_steps:
@@ -267,8 +268,7 @@ class Series:
 
     def _compare_with(self, baseline: Baseline, detectors: list[Detector]) -> None:
         """Compares losses with this baseline from now on. It has its own detectors where these learn `per_settings`."""
-        own = {type(detector): detector for detector in baseline.detectors}
-        t = self.known.thresholds
+        own, t = {type(detector): detector for detector in baseline.detectors}, self.known.thresholds
         baseline.use([own.get(type(d)) or type(d)(t) if d.per_settings else d for d in detectors])
         self.known.baseline = baseline
         self._block = []
@@ -289,11 +289,12 @@ class Series:
         elif finding.end_step is not None:
             findings.end_alarm(step)
         elif self.alarm is None or finding.supersedes:
-            onset_range = self._earliest(onset_range)
+            onset_range = self._earliest(onset_range, climbs=finding.kind is EventKind.NAN)
             findings.raise_alarm(step, onset_range, reason, finding.kind, self._leading.ahead_of(onset_range))
 
-    def _earliest(self, onset_range: tuple[int, int]) -> tuple[int, int]:
-        """The earliest onset of all that is under way: a verdict is on the whole, not on its last symptom."""
-        under_way = [detector.onset_range for detector in self.known.baseline.detectors]
+    def _earliest(self, onset_range: tuple[int, int], *, climbs: bool) -> tuple[int, int]:
+        """Of all that is under way: a verdict is on the whole, not on its last symptom. `climbs`: uncalled ones too."""
+        detectors = self.known.baseline.detectors
+        under_way = [d.onset_range for d in detectors] + [d.began(self.known) for d in detectors if climbs]
         under_way += [known.onset_range for known in (self.episode, self.alarm) if known is not None]
         return min([onset_range, *(onset for onset in under_way if onset is not None)])

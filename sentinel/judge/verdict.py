@@ -59,8 +59,6 @@ class Verdict:
     global_step: int | None = None  # The step that it is about; None where there is none yet
     onset_range: tuple[int, int] | None = None  # First step of the episode, earliest and latest; None without one
     alarm_step: int | None = None  # The step at which the divergence was known
-    led_by: tuple[str, ...] = ()
-    led_by_steps: tuple[int, ...] = ()  # How many steps before the late end of the onset each of them moved
 
     @property
     def severity(self) -> str:
@@ -90,8 +88,6 @@ def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
             global_step=step,
             onset_range=alarm.onset_range,
             alarm_step=alarm.verdict_step,
-            led_by=alarm.led_by,
-            led_by_steps=alarm.led_by_steps,
         )
     answer = _taken_back(context) or _verdict_without_samples(context, thresholds)
     kind, reason = answer or _verdict_of_samples(series, context)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from sentinel.judge.detectors.early_warning import EarlyWarning
+from sentinel.judge.detectors.attention_logits import LogitWarning
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import History
 from sentinel.judge.recovery_check import Recovery
@@ -20,7 +20,7 @@ from sentinel.plan.observation import RunState
 from sentinel.plan.restart.actions import Action
 from sentinel.plan.starts.audit import StartAudit
 from sentinel.plan.starts.evidence import Evidence
-from sentinel.plan.topics import AlertTopic, Severity
+from sentinel.plan.topics import AlertTopic, RemovedTopic, Severity
 
 
 class Outcome(IntEnum):
@@ -35,7 +35,7 @@ class Outcome(IntEnum):
 class Alert:
     """The state of one topic at this look."""
 
-    topic: AlertTopic
+    topic: AlertTopic | RemovedTopic
     reason: str | None = None  # what is wrong, as a sentence; None where nothing is, or not any more
     severity: Severity = "critical"
     within_s: float = 0.0  # seconds for which it may last before a person is alerted
@@ -45,7 +45,7 @@ class Alert:
 class AlertState:
     """What is wrong, while it lasts."""
 
-    topic: AlertTopic
+    topic: AlertTopic | RemovedTopic
     severity: Severity
     reason: str  # the last one, as a sentence
     since_unix_s: float
@@ -108,7 +108,7 @@ class Readings:
     """What a decision needs of the judge beside the verdict."""
 
     last_step: int | None = None  # of the newest reading; None before the first
-    warning: EarlyWarning | None = None  # the early warning in force
+    logit_warning: LogitWarning | None = None  # in force: the largest attention logit is above its limit
     plateaus: tuple[PlateauSeen, ...] = ()
 
 
@@ -202,6 +202,6 @@ def readings_of(series: Series) -> Readings:
     plateaus = [e for e in series.events if e.kind is EventKind.PLATEAU and e.end_step is None]
     return Readings(
         last_step=series.last.global_step if series.last is not None else None,
-        warning=series.warning,
+        logit_warning=series.logit_warning,
         plateaus=tuple(PlateauSeen(onset_step=e.onset_step, reason=e.reason) for e in plateaus),
     )

@@ -126,8 +126,8 @@ def _to_pin(facts: Facts, policy: Policy) -> tuple[str, ...] | None:
 
 
 def _warned_pin(facts: Facts, policy: Policy) -> str | None:
-    """The newest whole checkpoint from before the rise, where it is not pinned for good already."""
-    warning = facts.readings.warning
+    """The newest whole checkpoint from before the logit passed its limit, where it is not pinned for good already."""
+    warning = facts.readings.logit_warning
     if warning is None or policy.warn not in ("pin", "save"):
         return None
     limit = warning.since_step - policy.margin_steps
@@ -139,7 +139,7 @@ def _warned_pin(facts: Facts, policy: Policy) -> str | None:
 def _save_asked(facts: Facts, policy: Policy) -> AskForSave | None:
     """The request for a save, once for each warning: None where a checkpoint is new enough, or one was asked for not
     long ago. Not while a person has paused the run, or an incident is open: its target is from before."""
-    warning, run = facts.readings.warning, facts.run
+    warning, run = facts.readings.logit_warning, facts.run
     if warning is None or policy.warn != "save" or policy.mode == "observe" or run.paused or run.open_incident:
         return None
     newest = max((c.global_step for c in run.checkpoints if c.complete), default=0)

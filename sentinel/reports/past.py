@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.judge.analysis.correlation.columns import ratios
-from sentinel.judge.events import Event
+from sentinel.judge.analysis.departures import FirstMoved
+from sentinel.judge.analysis.first_mover import moved_before
+from sentinel.judge.events import Event, EventKind
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings, descent
 from sentinel.judge.reference import Reference
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.verdict import judge_past
+from sentinel.judge.verdict import VerdictKind, judge_past
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
 from sentinel.sources.column_source import ColumnSource
@@ -105,6 +107,18 @@ def joined(stretches: Sequence[Readings], name: str) -> Any:
     return np.concatenate([r.values(name) for r in stretches]) if stretches else np.zeros(0)
 
 
+_NOTHING = FirstMoved(departures=(), stayed=(), unjudged=())
+
+
+def moved_first(incident: Incident, past: Past) -> FirstMoved:
+    """As the incident log has recorded it; by the same analysis where an older version has not."""
+    if incident.moved_first is not None:
+        return incident.moved_first
+    line = past.descent_of(incident.attempt)
+    onset = incident.onset_range
+    return moved_before(line, onset) if line and onset is not None else _NOTHING
+
+
 def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str | None], list[dict[str, Any]]]:
     """The verdict, its severity and its reason; and the judge's events, each with its attempt and its last step there.
     The last episode may still recover."""
@@ -124,11 +138,20 @@ def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str | None], l
     return {"verdict": str(verdict.kind), "severity": verdict.severity, "reason": verdict.reason}, findings
 
 
+# Of the events that are a verdict on the steps that they last; a plateau and a planned change are none.
+_VERDICTS = {
+    EventKind.SPIKE: str(VerdictKind.SPIKE),
+    EventKind.DIVERGENCE: str(VerdictKind.DIVERGED),
+    EventKind.NAN: str(VerdictKind.DIVERGED),
+}
+
+
 def _finding(event: Event, attempt: int, past: Past) -> dict[str, Any]:
     last = int(past.of_attempt(attempt)[-1].steps[-1])
     end = last if event.end_step is None else min(event.end_step, last)
     return asdict(event) | {
         "kind": str(event.kind),
+        "verdict": _VERDICTS.get(event.kind),
         "attempt": attempt,
         "onset_step": event.onset_step,
         "until_step": max(end, event.onset_step),

@@ -163,8 +163,9 @@ _JUDGED = {
     "judged_loss_ratio_peak": "Largest judged ratio since the loss left its noise band; absent while it is inside.",
     "onset_step{edge}": "First step of what is wrong; absent while nothing is.",
     "alarm_step": "Step at which the divergence was known; absent while there is none.",
-    "early_warning": "1 while signals rise together and a divergence may follow, else 0. No rollback follows from it.",
-    "led_by_steps{signal}": "Steps before the onset at which the signal left its band.",
+    "attention_logit_warning": "1 while the largest attention logit has passed its limit, else 0; see [policy] warn.",
+    "early_warning": "1 while signals rise together against their own trends, else 0. Nothing follows from it.",
+    "led_by_steps{signal}": "Steps before the onset at which the signal left its noise; of the open incident.",
     "correlation{signal}": (
         "Correlation of the signal with the loss ratio, both prewhitened, at the lag where it is strongest."
     ),

@@ -48,7 +48,14 @@ def said(judging: Judging) -> str:
     return repr(
         [
             *(series.alarm, series.episode, series.level, series.band_ready, series.last, series.last_step),
-            *(series.warning, series.warnings, series.skipped_run, series.resume_drop, series.healed, series.events),
+            *(
+                series.early_warning,
+                series.logit_warning,
+                series.skipped_run,
+                series.resume_drop,
+                series.healed,
+                series.events,
+            ),
             *(series.known.patience_steps, series.known.edge, spans.spans),
         ]
     )

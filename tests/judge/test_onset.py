@@ -19,7 +19,7 @@ from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.restart.decision import Wanted, choose_target, decide, plan_by_hand
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
-from tests.support.recovery_plans import DIVERGED, POLICY, incident, run
+from tests.support.recovery_plans import DIVERGED, POLICY, checkpoint, incident, run
 
 PATIENT = Thresholds(outright_factor=math.inf)
 """No verdict before the last symptom's."""
@@ -74,6 +74,53 @@ def test_nan_in_the_weights_takes_over_the_onset_of_the_divergence_before_it() -
     for s in range(520, 523):
         series.push(sample(s, math.nan))
     assert (series.alarm.kind, series.alarm.onset_range) == ("nan", known)
+
+
+def climbing(noise: float, every: int, seed: int, *, climbs: float = 0.02, spike: tuple[int, int] = (0, 0)) -> Series:
+    """2.5 nats until step 1200, then a climb over 500 steps that ends in nan; between two steps a spike."""
+    rng = random.Random(seed)
+    series = Series(Thresholds())
+    for step in range(every, 1700, every):
+        level = 2.5 * (1 + climbs * max(0, step - 1200) / 500) * (1.5 if spike[0] <= step < spike[1] else 1.0)
+        series.push(sample(step, level * (1 + rng.gauss(0, noise))))
+    for step in (1700, 1700 + every):
+        series.push(sample(step, math.nan))
+    return series
+
+
+@pytest.mark.parametrize(
+    ("noise", "every", "seed", "target"),
+    [
+        *((0.002, 10, 2, 900), (0.005, 10, 0, 1200), (0.005, 10, 1, 1200), (0.005, 10, 2, 900)),
+        *((0.005, 5, 0, 1200), (0.005, 5, 1, 1200), (0.005, 5, 2, 1200), (0.015, 1, 1, 1200)),
+    ],
+)
+def test_a_nan_after_a_slow_climb_is_rolled_back_to_before_the_climb(
+    noise: float, every: int, seed: int, target: int
+) -> None:
+    """To a block of 32 readings; what the climb has gained until then is inside the noise."""
+    alarm = climbing(noise, every, seed).alarm
+    assert alarm is not None
+    assert (alarm.kind, alarm.verdict_step) == ("nan", 1700 + every)
+    opened = replace(incident(), onset_range=alarm.onset_range)
+    saved = run(checkpoints=tuple(checkpoint(step) for step in range(100, 1800, 100)))
+    assert choose_target(opened, POLICY.ladder[0], saved, POLICY).global_step == target
+
+
+@pytest.mark.parametrize("every", [1, 5, 10])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_nan_without_a_climb_before_it_keeps_its_own_step(every: int, seed: int) -> None:
+    alarm = climbing(0.01, every, seed, climbs=0.0).alarm
+    assert alarm is not None
+    assert alarm.onset_range == (1701 - every, 1700)
+
+
+def test_a_climb_into_nan_that_began_with_a_spike_keeps_the_onset_of_the_spike() -> None:
+    series = climbing(0.005, 5, 0, spike=(1300, 1320))
+    ((spike, _),) = series.known.findings.healed
+    assert series.alarm is not None
+    assert series.alarm.onset_range == spike
+    assert spike[1] == 1300
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 from sentinel.act.perform import Ledger
 from sentinel.act.undo import undo_incident
+from sentinel.judge.analysis.first_mover import SIGNALS, moved_before
+from sentinel.judge.readings import stretches_of
 from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.alerts.page import page_for
 from sentinel.plan.alerts.sentences import sentence, story
 from sentinel.plan.incident import events
 from sentinel.plan.incident.baseline import Baseline, onset_readings
@@ -61,11 +65,34 @@ class Book:
         samples = [
             Sample(attempt=1, global_step=s, time_unix_s=0.0, loss=3.0, consumed_tokens=s * 10) for s in range(1, 60)
         ]
-        verdict = Verdict(
-            kind=VerdictKind.DIVERGED, reason="it stays up", onset_range=(47, 49), alarm_step=88, led_by=("grad_norm",)
-        )
+        verdict = Verdict(kind=VerdictKind.DIVERGED, reason="it stays up", onset_range=(47, 49), alarm_step=88)
         baseline, onset = Baseline(seed=3, lr=LR), onset_readings(samples, (47, 49), None)
         self.ledger.record(events.opened(1, 1, baseline, None, reason="it stays up", verdict=verdict, onset=onset))
+
+
+def test_what_led_is_found_once_and_is_the_same_wherever_the_incident_is_read() -> None:
+    """The gradient leaves its noise at step 1451, the loss at 1490: what is recorded, told, paged and folded."""
+    rng = random.Random(0)
+    samples = [
+        Sample(
+            attempt=1, global_step=s, time_unix_s=0.0, loss=3 + rng.gauss(0, 0.01) + (s >= 1490),
+            grad_norm=1 + rng.gauss(0, 0.05) + 2 * (s > 1450), update_norm=1 + rng.gauss(0, 0.05),
+        )
+        for s in range(1, 1600)
+    ]  # fmt: skip
+    verdict = Verdict(kind=VerdictKind.DIVERGED, reason="it stays up", onset_range=(1490, 1500), alarm_step=1590)
+    onset = onset_readings(samples, (1490, 1500), None)
+    assert onset.moved_first == moved_before(stretches_of(samples, SIGNALS), (1490, 1500))
+    book = Book()
+    book.ledger.record(events.opened(1, 1, Baseline(), None, reason="it stays up", verdict=verdict, onset=onset))
+    assert book.incident.moved_first == onset.moved_first
+    assert book.incident.led_by == ("grad_norm",)
+    (led,) = book.incident.moved_first.leading
+    assert (led.first_step, led.steps_before_onset) == (1451, 49)
+    page = page_for(book.events[0], "tr8")
+    assert page is not None
+    assert book.incident.moved_first.sentence in page.summary
+    assert page.details["led_by"] == ["grad_norm"]
 
 
 def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
@@ -73,7 +100,7 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
     book.open()
     opened = book.incident
     assert (opened.status, opened.onset_range, opened.onset_tokens, opened.best_mean) == ("open", (47, 49), 490, 3.0)
-    assert (opened.led_by, opened.baseline, opened.current) == (("grad_norm",), Baseline(seed=3, lr=LR), None)
+    assert (opened.led_by, opened.baseline, opened.current) == ((), Baseline(seed=3, lr=LR), None)
     book.ledger.record(events.decided("decided", "incident-1", DECISION))
     assert book.incident.status == "decided"
     assert book.incident.current == DECISION

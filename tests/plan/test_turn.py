@@ -493,7 +493,7 @@ def test_a_verdict_and_a_plateau_are_logged_once() -> None:
         led_by_steps=(),
         reason="20 % above its sibling",
     )
-    found = look(series=SimpleNamespace(events=(plateau,), last=None, warning=None))
+    found = look(series=SimpleNamespace(events=(plateau,), last=None, logit_warning=None))
     first = next_turn(found, ACT)
     assert first.notes == (
         "attempt 1 is healthy: the loss is inside its own noise band",

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from sentinel.cli.commands import app
+from sentinel.judge.verdict import VerdictKind
+from sentinel.reports import triage
 from sentinel.reports.triage.incidents import differences
 from tests.triage import runs
 from tests.triage.runs import document_in
@@ -72,6 +74,47 @@ def test_the_verdict_over_the_run_tells_which_attempt_diverged(document: dict[st
     ill = [f for f in document["findings"] if f["kind"] in ("divergence", "nan", "plateau")]
     assert {f["attempt"] for f in ill} == {1}
     assert document["standing"]["verdict"] == "finished"
+
+
+def test_the_incident_and_the_page_say_the_same_of_what_led(document: dict[str, Any]) -> None:
+    """An old log: the page makes the analysis, once."""
+    incident = document["incidents"][0]
+    signals = incident["suspects"]["signals"]
+    leading = [d["signal"] for d in signals["departures"] if d["signal"] in incident["led_by"]]
+    assert incident["led_by"] == leading == ["adam_variance_max"]
+    assert not {*signals["stayed"], *signals["unjudged"]} & {*incident["led_by"]}
+
+
+def test_what_the_incident_has_recorded_is_what_the_page_and_the_chronicle_show(tmp_path: Path) -> None:
+    configuration = runs.diverged(tmp_path / "run", "the loss left its band at step 205")
+    led = {"signal": "grad_norm", "first_step": 156, "steps_before_onset": 49, "deviations": "inf"}
+    moved = {"departures": [led], "stayed": ["lr"], "unjudged": []}
+    log = tmp_path / "run" / "state" / "incidents.jsonl"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    events[0] |= {"moved_first": moved, "led_by": ["grad_norm"]}
+    log.write_text("".join(json.dumps(event) + "\n" for event in events))
+    page, chronicle = tmp_path / "report.html", tmp_path / "chronicle"
+    app(["triage", "--run", str(configuration), "-o", str(page)], standalone_mode=False)
+    app(["chronicle", "--run", str(configuration), "-o", str(chronicle)], standalone_mode=False)
+    incident = document_in(page.read_text())["incidents"][0]
+    assert (incident["led_by"], incident["suspects"]["signals"]) == (["grad_norm"], moved)
+    sentence = "led by grad_norm 49 steps before (inf deviations of its own noise)"
+    assert incident["led"] == sentence
+    assert sentence in incident["story"][0]["sentence"]
+    assert sentence in (chronicle / "chronicle.md").read_text().replace("\\", "")
+
+
+def test_a_colour_is_a_verdict(document: dict[str, Any]) -> None:
+    """A plateau, or a planned change, is outlined: the attempt that recovered is painted as healthy."""
+    verdicts = {f["kind"]: f["verdict"] for f in document["findings"]}
+    assert {kind: verdicts.get(kind) for kind in ("regime_change", "plateau")} == dict.fromkeys(
+        ("regime_change", "plateau")
+    )
+    assert {f["verdict"] for f in document["findings"] if f["attempt"] == 1} >= {"diverged"}
+    assert {f["verdict"] for f in document["findings"] if f["attempt"] == 2} <= {None, "spike"}
+    style = (Path(triage.__file__).parent / "assets" / "page.css").read_text()
+    painted = set(re.findall(r"#timeline \.(\w+) \{ fill: (?!none)", style))
+    assert painted == {"healthy", "spike", "diverged"} <= {str(kind) for kind in VerdictKind}
 
 
 def test_a_texts_file_shows_the_suspects_text_and_no_others(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
+from sentinel.judge.analysis.departures import Departure, FirstMoved
 from sentinel.judge.noise_band import MAD_TO_SIGMA
 from sentinel.judge.readings import Readings
 
@@ -31,21 +30,17 @@ _MIN_QUIET = 3
 _MIN_QUIET_FOR_TREND = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
-    """A signal that left its band before the onset, or at it."""
-
-    signal: str
-    first_step: int
-    steps_before_onset: int
-    deviations: float  # How far it got until the onset, in deviations of its noise, below 0 downwards; inf for nan
+def moved_before(stretches: Sequence[Readings], onset_range: tuple[int, int]) -> FirstMoved:
+    """What moved first, for the record: from 100 steps before the early end of the onset up to its late end, which the
+    steps are counted back from. `stretches`: one line of descent, from `reads_from` on."""
+    early, late = onset_range
+    return first_moved_of_readings(stretches, onset_step=late, window_steps=WINDOW_STEPS + late - early)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstMoved:
-    departures: tuple[Departure, ...]  # The earliest first; of the same step, the farthest
-    stayed: tuple[str, ...]  # Signals that did not leave their bands up to the onset
-    unjudged: tuple[str, ...]  # Signals with too few quiet readings to have a band, or none near the onset
+def reads_from(onset_range: tuple[int, int]) -> int:
+    """The first step whose readings `moved_before` looks at."""
+    early, late = onset_range
+    return late - (1 + _QUIET_WINDOWS + _REHEARSALS) * (WINDOW_STEPS + late - early)
 
 
 def first_moved_of_readings(
@@ -128,6 +123,8 @@ def _rehearsed(values: Floats, steps: Steps, onset_step: int, window_steps: int)
 
 def _edge(calm: Mask, window: Mask) -> float:
     """Student's quantile for all of the window's readings together, the line itself being an estimate too."""
+    from scipy import special  # a fifth of a second, which commands that ask for no analysis do not pay
+
     n = int(calm.sum())
     quantile = special.stdtrit(max(1, n - 1), 1 - _CHANCE / (2 * int(window.sum())))
     return float(quantile) * math.sqrt(1 + math.pi / 2 / n)  # a line is about as sure as a median

@@ -5,6 +5,7 @@ In: the next sample, or block of samples, and what is known of the run (`Known`)
 
 from __future__ import annotations
 
+from sentinel.judge.detectors.attention_logits import AttentionLogits
 from sentinel.judge.detectors.bad_resume import BadResume
 from sentinel.judge.detectors.detector import Detector
 from sentinel.judge.detectors.early_rise import EarlyRise
@@ -37,4 +38,5 @@ DETECTORS: tuple[type[Detector], ...] = (
     Plateau,
     RisingAtEnd,
     EarlyWarnings,
+    AttentionLogits,
 )

@@ -208,6 +208,10 @@ class Detector(Protocol):
         """Whether what this detector sees lasts: the alarm ends with a block after which nothing does."""
         return False
 
+    def began(self, known: Known) -> tuple[int, int] | None:
+        """The onset of a rise that this detector sees under way, where the loss is now nan; None where it sees none."""
+        return None
+
     def end(self, known: Known) -> Finding | None:
         """What is to be said when no more samples will come."""
         return None

@@ -1,7 +1,6 @@
 """Early warning: signals that rise together against their own trends while the loss is inside its band. It has no
-findings and never raises the alarm: a checkpoint is pinned and a save is asked for, and no more.
-
-Beside them the largest attention logit, where the trainer gives it, has a limit.
+findings and never raises the alarm: a line in `status` and a metric, and a slow climb is known sooner. It is wrong too
+often to page or to pin (docs/JUDGE.md#early-warning).
 
 Of each signal x is the log of a block's median. Its trend is a running centre and a running size of the differences of
 neighbours, both clipped, so that one outlier moves them little; z = (x - centre) / size, the smallest of the last three
@@ -31,9 +30,6 @@ _WARNS = 4.0
 # An LR that rises to where it has never been while the loss has stopped falling: so far above its own trend (log), and
 # this z of the loss. A warmup that does good has a loss that falls.
 _LR_ABOVE, _LOSS_STOPS, _LR_SCORES = 0.1, -2.0, 4.0
-# A largest attention logit above it is a warning by itself, and again where it has doubled since: the softmax then has
-# one key alone. Kimi K2 clips at 100 (arXiv:2507.20534). Its trend says nothing: it rises in healthy runs too.
-_LOGIT_LIMIT, _LOGIT_SCORES = 100.0, 4.0
 _SCALE_SCORES = 2.0  # The loss scale has collapsed: see LeadingSignals
 _MEMORY = 48  # Blocks that a trend reaches back
 _SHARE = 1 / _MEMORY
@@ -50,7 +46,6 @@ _KEPT = 64  # Warnings that are remembered
 _WORDS = {  # Of the signs that are no rise above a trend
     "lr": "the learning rate rises and the loss has stopped falling",
     "loss_scale": "the loss scale has collapsed",
-    "attention_logit_max": f"the largest attention logit is above {_LOGIT_LIMIT:g}",
 }
 
 
@@ -58,8 +53,7 @@ _WORDS = {  # Of the signs that are no rise above a trend
 class EarlyWarning:
     since_step: int  # Where the rise began to be seen: a checkpoint from before it is older than what is warned of
     step: int  # The step at which it was known
-    # What rose, by what it scored; lr: it rises and the loss has stopped falling; attention_logit_max: it is too large
-    signals: tuple[str, ...]
+    signals: tuple[str, ...]  # What rose, by what it scored; lr: it rises and the loss has stopped falling
     end_step: int | None = None  # Where it had passed; None while it lasts
 
     @property
@@ -122,7 +116,6 @@ class EarlyWarnings(Detector):
         self._lr_centre = self._lr_before = self._lr_peak = self._lr_above = 0.0
         self._lr_blocks = self._silent = 0
         self._resumed_step: int | None = None
-        self._logit_limit, self._logit_passed = _LOGIT_LIMIT, False
 
     @property
     def now(self) -> EarlyWarning | None:
@@ -130,27 +123,17 @@ class EarlyWarnings(Detector):
 
     @property
     def agrees(self) -> bool:
-        """Whether a warning is in force that rests on more than the loss, or a logit above its limit: healthy runs have
-        such logits too."""
-        return self.now is not None and not {*self.now.signals} <= {"loss", "attention_logit_max"}
-
-    def is_quiet(self, samples: Samples, known: Known) -> bool:
-        logit = samples.readings.get("attention_logit_max")
-        return logit is None or logit <= self._logit_limit
+        """Whether a warning is in force that rests on more than the loss."""
+        return self.now is not None and self.now.signals != ("loss",)
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
         readings = samples.readings
         settings = readings.get("seqlen"), readings.get("global_batch_samples")
         if settings != self._settings or known.resumed_step != self._resumed_step:
-            if known.resumed_step != self._resumed_step:
-                self._logit_limit = _LOGIT_LIMIT
             self._settings, self._resumed_step = settings, known.resumed_step
             self._begin()
         if samples.signals:
             self._single.append(samples.signals)
-        logit = readings.get("attention_logit_max")
-        if logit is not None and not logit <= self._logit_limit:  # nan too
-            self._logit_limit, self._logit_passed = 2 * logit if logit == logit else math.inf, True
         return None
 
     def check(self, block: Block, known: Known) -> Finding | None:
@@ -172,7 +155,6 @@ class EarlyWarnings(Detector):
         if single:
             single.clear()
         self._silent += BLOCK
-        score += _LOGIT_SCORES * self._logit_passed
         if score >= _WARNS - _SCALE_SCORES or self._lr_above > _LR_ABOVE or self._silent == _PASSES_SAMPLES:
             self._weigh(score, block.last_step, known)
         return None
@@ -185,12 +167,10 @@ class EarlyWarnings(Detector):
             if now is None:
                 heights = {name: trend.height for name, trend in self._trends.items() if trend.height >= _NAMED}
                 rising = sorted(heights, key=lambda name: -heights[name])
-                logit = ("attention_logit_max",) * self._logit_passed
-                signals = (*rising, *logit, *("lr",) * stopped, *("loss_scale",) * scale)
+                signals = (*rising, *("lr",) * stopped, *("loss_scale",) * scale)
                 self.warnings.append(EarlyWarning(since_step=self._starts[0], step=step, signals=signals))
         elif now is not None and self._silent >= _PASSES_SAMPLES:
             self.warnings[-1] = replace(now, end_step=step)
-        self._logit_passed = False
 
     def _rewarms(self, lr: float) -> bool:
         """Whether the LR rises to what it was before: what follows does not compare. `_lr_above`: how far it is above

@@ -1,7 +1,8 @@
 """Signals that may move before the loss does: which have left their bands, and since when. No findings of its own.
 
-led_by: grad norm, Adam's variance, update norm or rank spread above their bands within 50 steps before the onset
-(tr11-176B); the loss scale halved three times without doubling (tr8-104B).
+`led_by` of replay's events: grad norm, Adam's variance, update norm or rank spread above their bands within 50 steps
+before the onset (tr11-176B); the loss scale halved three times without doubling (tr8-104B). An incident's `led_by` is
+what moved first (docs/CORRELATION.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """nan or inf that has reached the weights.
 
-Adam's variance is nan, or the loss is not finite twice in a row without a skipped update.
+Adam's variance is nan, or the loss is not finite twice in a row without a skipped update. Where the loss
+climbed before, by 3 + m sigma of a slow climb (two blocks counted back from the newest loss, or the newest block of any
+scale), the onset is the climb's.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Means of 32, 128, 512 … samples: three blocks in a row above the best by 6 + m sigma and by 0.5 %, for the patience. m =
 -Phi^-1(1 / sqrt(n)): how low the best of n blocks is by chance. The finest blocks are also counted back from the newest
 loss; two of them, by 3 + m sigma and for half the patience, are enough where another signal agrees or an early warning
-rests on more than the loss or a logit. Where eight losses span 28 steps or more, medians of eight are a scale too: four
+rests on more than the loss. Where eight losses span 28 steps or more, medians of eight are a scale too: four
 in a row. The alarm ends where the last 32 losses are half-way back from the edge.
 """
 
@@ -118,17 +118,12 @@ class SlowClimb(Detector):
             return None
         self._rising = True
         self._back_at = climb.half_way
-        early, late = climb.onset_range
         reason = (
             f"{climb.samples}-sample means of the loss have stood at {climb.lowest_above:.3f} or above since step "
-            f"{late}: the best mean before is {climb.best:.3f} ± {climb.sigma:.3f}, and it does not come back"
+            f"{climb.onset_range[1]}: the best mean before is {climb.best:.3f} ± {climb.sigma:.3f}, "
+            "and it does not come back"
         )
-        spikes = [onset for onset, _ in known.findings.healed if early <= onset[1] <= late]
-        if episode is not None and episode.onset_range[1] <= late:
-            spikes.append(episode.onset_range)
-        return Finding(
-            onset_range=min(spikes, default=climb.onset_range), reason=reason
-        )  # the spike that it began with
+        return Finding(onset_range=self._onset(climb.onset_range, known), reason=reason)
 
     def _newest_above(self, known: Known) -> bool:
         """Whether the mean of the last 32 losses may be above at the finest scale: asked of each block, so cheap."""
@@ -138,19 +133,39 @@ class SlowClimb(Detector):
         newest = (last[-1][0] + last[-2][0] + last[-3][0] + last[-4][0]) / _GROWTH
         return newest > finest.agreed_edge and (newest > finest.edge or known.leading.moved or known.early.agrees)
 
+    def began(self, known: Known) -> tuple[int, int] | None:
+        """The nan agrees that the loss climbed, and nothing is waited for: blocks above by 3 + m sigma are enough."""
+        finest = self._last_of_finest(_BLOCKS_ABOVE_AGREED)
+        if self._scales and len(finest) == _GROWTH * _BLOCKS_ABOVE_AGREED:
+            self._scales[0].slide(finest, _BLOCKS_ABOVE_AGREED, self._scales[0].agreed_edge)
+        rise = next((rise for scale in (*self._scales, self._coarse) if (rise := scale.rise) is not None), None)
+        return None if rise is None else self._onset(rise, known)
+
+    def _onset(self, climb: tuple[int, int], known: Known) -> tuple[int, int]:
+        """Of the climb, or of the spike that it began with."""
+        early, late = climb
+        episode = known.baseline.episode
+        spikes = [onset for onset, _ in known.findings.healed if early <= onset[1] <= late]
+        if episode is not None and episode.onset_range[1] <= late:
+            spikes.append(episode.onset_range)
+        return min(spikes, default=climb)
+
+    def _last_of_finest(self, blocks: int) -> list[_Mean]:
+        return list(self._last)[-_GROWTH * blocks :]
+
     def _climbs(self, scale: _Scale, block: Block, known: Known) -> bool:
         """Fewer blocks are enough where another signal agrees; the finest are counted back from the newest loss too."""
-        finest, last = scale.samples == _FINEST, list(self._last)
+        finest = scale.samples == _FINEST
         if not scale.above and not finest:
             return False
-        since = scale.onset_range if scale.above else (last[-_GROWTH][1], block.last_step)
+        since = scale.onset_range if scale.above else (self._last[-_GROWTH][1], block.last_step)
         samples = max(1, scale.above) * scale.samples
         agreed = known.early.agrees or known.leading.agree(since, block.last_step, samples)
         share, blocks = (0.5, _BLOCKS_ABOVE_AGREED) if agreed else (1.0, _BLOCKS_ABOVE)
         if scale is self._coarse:  # medians of eight follow a wandering loss more closely
             blocks = _BLOCKS_ABOVE_COARSE
         if finest:
-            scale.slide(last[-_GROWTH * blocks :], blocks, scale.agreed_edge if agreed else scale.edge)
+            scale.slide(self._last_of_finest(blocks), blocks, scale.agreed_edge if agreed else scale.edge)
         return scale.climbs_for(share * known.thresholds.patience_steps, block.median, blocks)
 
     def persists(self, block: Block) -> bool:
@@ -180,6 +195,7 @@ class _Scale:
         self._since = self._since_until = self._until = 0
         self.edge = self.agreed_edge = math.inf
         self._latest = 0.0
+        self._rise: tuple[int, int] | None = None  # Onset by the newest block, above by the agreed edge
         self.lowest_above, self._highest_above = math.inf, -math.inf
         self._last: float | None = None
         self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
@@ -189,7 +205,7 @@ class _Scale:
         sigmas, tolerance = known.thresholds.climb_sigmas, max(known.thresholds.climb_tolerance, known.regime.widened)
         self._latest = value
         self.sigma = max(_wandering(self._values, finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least
-        best = self.best
+        best, self._rise = self.best, None
         luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
         noise = (sigmas + luck) * self.sigma
         if best is not None:
@@ -204,6 +220,8 @@ class _Scale:
             self.above += 1
             return
         self.above = 0
+        if best is not None and lowest > best and value > self.agreed_edge:
+            self._rise = self._early(first_step), self._until
         if not learns:
             return
         if self._last is not None:
@@ -252,8 +270,15 @@ class _Scale:
     @property
     def onset_range(self) -> tuple[int, int]:
         """After the last block that was as good as the best, but for noise; and where the first that was not ended."""
-        early = self._since if self._near_best_step is None else min(self._near_best_step + 1, self._since)
-        return early, self._since_until
+        return self._early(self._since), self._since_until
+
+    @property
+    def rise(self) -> tuple[int, int] | None:
+        """The onset of a climb, or of a newest block that is above by the agreed edge."""
+        return self.onset_range if self.above else self._rise
+
+    def _early(self, since: int) -> int:
+        return since if self._near_best_step is None else min(self._near_best_step + 1, since)
 
 
 def _wandering(values: deque[float], otherwise: float) -> float:

@@ -4,8 +4,9 @@ daemon knows what was sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import get_args
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
@@ -16,7 +17,7 @@ from sentinel.plan.observation import Life
 from sentinel.plan.restart.liveness import hindered, life_of
 from sentinel.plan.restart.restart import newest_audit
 from sentinel.plan.starts.audit import Continued
-from sentinel.plan.topics import Severity
+from sentinel.plan.topics import RemovedTopic, Severity
 
 AGAIN_S = 3600.0  # seconds after which a failure that lasts is alerted to once more
 _UNKNOWN_S = 60.0  # seconds for which the state of a job that trains well may be unknown before a person is alerted
@@ -37,7 +38,12 @@ def alerts_of(facts: Facts, policy: Policy, turn: Turn | None) -> tuple[Alert, .
         return tuple(alerts)
     hangs = facts.verdict.reason if kind is VerdictKind.STALLED else None
     alerts += [Alert(topic="overlap", reason=facts.run.overlap), _bad_start(facts)]
-    alerts += [_early_warning(facts, policy), _unknown(facts, policy), Alert(topic="stalled", reason=hangs)]
+    alerts += [
+        *_removed_topics(facts),
+        _attention_logits(facts, policy),
+        _unknown(facts, policy),
+        Alert(topic="stalled", reason=hangs),
+    ]
     if kind is not VerdictKind.DOWN:
         alerts.append(Alert(topic="down"))
     elif turn is not None and turn.down is not None:
@@ -103,15 +109,20 @@ def _unknown(facts: Facts, policy: Policy) -> Alert:
     return Alert(topic="unknown", reason=why, severity=severity, within_s=2 * expires_s if due else _UNKNOWN_S)
 
 
-def _early_warning(facts: Facts, policy: Policy) -> Alert:
+def _attention_logits(facts: Facts, policy: Policy) -> Alert:
     """Each warning is told once: after a rollback one from before the target is in force again."""
-    warning = facts.readings.warning if policy.warn != "off" else None
+    warning = facts.readings.logit_warning if policy.warn != "off" else None
     reason = None if warning is None else warning.reason
-    lasts = "early_warning" in alert_states(facts.events)
+    lasts = "attention_logits" in alert_states(facts.events)
     told = any(
-        e["event"] == "alert_firing" and (e["topic"], e["reason"]) == ("early_warning", reason) for e in facts.events
+        e["event"] == "alert_firing" and (e["topic"], e["reason"]) == ("attention_logits", reason) for e in facts.events
     )
-    return Alert(topic="early_warning", reason=None if told and not lasts else reason, severity="warning")
+    return Alert(topic="attention_logits", reason=None if told and not lasts else reason, severity="warning")
+
+
+def _removed_topics(facts: Facts) -> Iterator[Alert]:
+    """Ends what an older version has told of a topic that is told of no more."""
+    return (Alert(topic=topic) for topic in get_args(RemovedTopic) if topic in alert_states(facts.events))
 
 
 def _bad_start(facts: Facts) -> Alert:

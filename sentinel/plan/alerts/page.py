@@ -48,8 +48,8 @@ WHAT_TO_DO: Mapping[str, str] = {
     "bad_start": "Warning, critical where the newest attempt loaded another state than was saved: it does not"
     " continue the run, and the sentence names the likeliest fault (docs/STARTS.md). Stop the job, repair the fault"
     " and start it again; if the change was meant, do nothing.",
-    "early_warning": "Warning: signals rise together, and a divergence may follow (docs/JUDGE.md#early-warning)."
-    " [policy] warn says what is done; 'off' ends these pages.",
+    "attention_logits": "Warning: the largest attention logit is above 100, and a divergence may follow"
+    " (docs/JUDGE.md#attention-logits). [policy] warn says what is done; 'off' ends these pages.",
     "ended": "Critical: `sentinel watch` ended by an error outside of an incident, usually a file that the"
     " sentence names (docs/RUNBOOK.md). The run is unwatched until `sentinel watch` is started.",
     "test": "A test page. Do nothing.",

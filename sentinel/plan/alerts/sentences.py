@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.plan.incident import removed_records
 from sentinel.plan.incident.incident import PROOFS, Event, Proof, failure, proof_of
 from sentinel.plan.restart.actions import span
+from sentinel.vocabulary.errors import LineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +45,15 @@ def sentence(event: Event) -> str | None:
     told = _TOLD.get(event["event"])
     try:
         return told(event) if told else None
-    except (KeyError, TypeError):  # a log that an older version began: the rest of its story is still worth telling
+    except (KeyError, TypeError, LineError):  # of an older version: the rest of the story is still worth telling
         return f"{event['event']}, in the words of another version"
 
 
 def _opened(event: Event) -> str:
-    onset, led_by = event["onset_range"], event.get("led_by") or ()
+    onset, led_by, found = event["onset_range"], event.get("led_by") or (), event.get("moved_first")
     when = f", onset at step {onset[0]} to {onset[1]}, seen at {event['alarm_step']}" if onset else ""
-    led = f"; led by {', '.join(led_by)}" if led_by else ""
+    led = f"; led by {', '.join(led_by)}" if led_by else ""  # as older logs have it
+    led = led if found is None else f"; {FirstMoved.from_json(found).sentence}"
     return f"opened{when}: {event['reason']}{led}"
 
 

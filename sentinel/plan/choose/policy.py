@@ -49,9 +49,9 @@ class Policy:
     links beside it (.sentinel-pinned). Not in mode observe."""
 
     warn: Literal["off", "tell", "pin", "save"] = "pin"
-    """What an early warning does (docs/JUDGE.md). off: nothing; tell: a line in the log and a page; pin: also, the
-    newest whole checkpoint from before it is pinned until it has passed; save: also, the trainer is asked for a save
-    (STATE_DIR/SAVE), once in 1,000 steps at most. In mode observe: tell."""
+    """What a warning of attention logits does (docs/JUDGE.md). off: nothing; tell: a line in the log and a page; pin:
+    also, the newest whole checkpoint from before it is pinned until it has passed; save: also, the trainer is asked for
+    a save (STATE_DIR/SAVE), once in 1,000 steps at most. In mode observe: tell."""
 
     lost_steps_budget: Annotated[int, AT_LEAST_0] = 100_000
     """Optimizer steps that rollbacks may throw away over the run's life."""

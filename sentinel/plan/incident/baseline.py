@@ -6,12 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from sentinel.judge.analysis.departures import FirstMoved
+from sentinel.judge.analysis.first_mover import SIGNALS, moved_before, reads_from
+from sentinel.judge.readings import stretches_of
 from sentinel.judge.recovery_check import WINDOW, BestMean
 from sentinel.vocabulary.codec import Described, read
 from sentinel.vocabulary.overrides import STANDING
 from sentinel.vocabulary.pacing import Position, Track
 from sentinel.vocabulary.sample import AS_REPORTED, RunStarted, Sample, reported_settings
 from sentinel.vocabulary.training_settings import Free, TrainingSettings, settings_of
+
+_CONFIRMS_STEPS = 100  # after the late end: a reading has moved where one of the next two has too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,20 +27,27 @@ class OnsetReadings:
     onset_samples: int | None = None
     batch_samples: int | None = None
     best_mean: float | None = None  # best 20-sample mean of the loss before the early end of the onset, nats
+    moved_first: FirstMoved | None = None  # None in the logs of older versions
 
 
 def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full_seqlen: int | None) -> OnsetReadings:
     """Goes once through the attempt's line of descent, which is ordered by step."""
     best, at, (early, late) = BestMean(WINDOW, full_seqlen), None, onset_range
+    near, first = list[Sample](), reads_from(onset_range)
     for sample in lineage:
         if sample.global_step < early:
             best.push(sample)
         elif sample.global_step == late:
             at = sample
+        if first <= sample.global_step <= late + _CONFIRMS_STEPS:
+            near.append(sample)
+    found = OnsetReadings(best_mean=best.value)
+    if near:
+        found = replace(found, moved_first=moved_before(stretches_of(near, SIGNALS), onset_range))
     if at is None:
-        return OnsetReadings(best_mean=best.value)
-    position = {"onset_tokens": at.consumed_tokens, "onset_samples": at.consumed_samples}
-    return OnsetReadings(**position, batch_samples=at.global_batch_samples, best_mean=best.value)
+        return found
+    tokens, samples = at.consumed_tokens, at.consumed_samples
+    return replace(found, onset_tokens=tokens, onset_samples=samples, batch_samples=at.global_batch_samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

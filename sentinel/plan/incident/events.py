@@ -31,6 +31,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
+from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.incident.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident.incident import (
@@ -69,13 +70,14 @@ def opened(
     onset: OnsetReadings | None = None,
 ) -> Event:
     """A new incident. Without a verdict it is a person's own, and has no onset. `attempt`: 0 for none."""
+    onset = onset or OnsetReadings()
     return {
         **event("opened", incident_id(number), attempt=attempt),
         "onset_range": verdict.onset_range if verdict else None,
         "alarm_step": verdict.alarm_step if verdict else None,
-        **asdict(onset or OnsetReadings()),
+        **asdict(onset),
         "reason": reason,
-        "led_by": verdict.led_by if verdict else [],
+        "led_by": onset.moved_first.led_by if onset.moved_first is not None else [],
         "baseline": baseline.to_json(),
         "overrides": overrides_to_json(overrides),
     }
@@ -247,6 +249,7 @@ def _opened(event: Event) -> Incident:
         **later,
         best_mean=to_number(event["best_mean"], "best_mean"),
         led_by=tuple(event["led_by"]),
+        moved_first=None if event.get("moved_first") is None else FirstMoved.from_json(event["moved_first"]),
         baseline=Baseline.from_json(event["baseline"]),
         status="stopped" if about else "open",
         note=event["reason"] if about else None,

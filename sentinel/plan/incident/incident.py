@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Overrides, encode_overrides
@@ -199,6 +200,7 @@ class Incident:
     reason: str
     led_by: tuple[str, ...]
     baseline: Baseline
+    moved_first: FirstMoved | None = None  # what `led_by` is of; None in the logs of older versions
     ignored: str | None = None  # the rollback whose missing effect it is about: it ends with that one's incident
     overrides_before: Overrides | None = None  # overrides.json when the incident began; None where there was none
     status: Status = "open"

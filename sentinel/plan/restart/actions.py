@@ -166,6 +166,6 @@ _NAMED: Mapping[type, tuple[str, Callable[[Any], str]]] = {
     WriteOverrides: ("write_overrides", lambda a: f"write overrides.json for {a.overrides.rollback}"),
     StartJob: ("start_job", lambda a: f"start the job again{f' as {a.rollback}' if a.rollback else ''}"),
     FollowBisect: ("follow_bisect", lambda a: f"follow the probes of {a.incident}'s bisect"),
-    AskForSave: ("ask_for_save", lambda a: f"ask the trainer for a save, for the early warning at step {a.step}"),
+    AskForSave: ("ask_for_save", lambda a: f"ask the trainer for a save, for the attention logits at step {a.step}"),
 }
 KINDS = {action: name for action, (name, _) in _NAMED.items()}

@@ -51,7 +51,6 @@ def would_do(
         global_step=alarm,
         onset_range=divergence.onset_range,
         alarm_step=alarm,
-        led_by=divergence.led_by,
     )
     baseline = baseline_of(started)
     saves, steps = saved_steps(lineage, alarm, save_every)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.judge.analysis.first_mover import first_moved_of_readings
+from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.judge.readings import Readings
 from sentinel.plan.alerts.sentences import story
 from sentinel.plan.incident.incident import PROOFS, Incident, Proof, Rollback, answer_of, overrides_to_json
-from sentinel.reports.past import PageSettings, Past, joined
+from sentinel.reports.past import PageSettings, Past, joined, moved_first
 from sentinel.reports.triage.curves import layer_points
 
 _TONES = {
@@ -32,13 +32,16 @@ _FIELDS = ("status", "outcome", "note", "attempt", "onset_range", "alarm_step", 
 
 def incident_document(incident: Incident, past: Past, settings: PageSettings) -> dict[str, Any]:
     events = [event for event in past.events if event.get("incident") == incident.id]
+    moved = moved_first(incident, past)
     return {
         "incident": incident.id,
-        **{name: getattr(incident, name) for name in (*_FIELDS, "reason", "led_by")},
+        **{name: getattr(incident, name) for name in (*_FIELDS, "reason")},
+        "led_by": moved.led_by,
+        "led": moved.sentence,
         "story": [asdict(one) | {"tone": _TONES.get(one.event, "done")} for one in story(events, incident.id)],
         "plans": [_plan(e, incident, events, settings.scripts) for e in events if e["event"] in _PLANS],
         "commands": _commands(incident, settings.run_option),
-        "suspects": suspects(incident, past, settings.texts),
+        "suspects": suspects(incident, past, settings.texts, moved),
         "bisect": settings.bisects.get(incident.id),
     }
 
@@ -125,7 +128,9 @@ def _commands(incident: Incident, run: str) -> list[dict[str, str]]:
     return [{"what": what, "command": command} for what, command in found]
 
 
-def suspects(incident: Incident, past: Past, texts: Mapping[int, str] | None) -> dict[str, Any] | None:
+def suspects(
+    incident: Incident, past: Past, texts: Mapping[int, str] | None, moved: FirstMoved
+) -> dict[str, Any] | None:
     """Samples, signals, layers and ranks around the onset, as far as measured; None without an onset."""
     if incident.onset_range is None:
         return None
@@ -133,7 +138,7 @@ def suspects(incident: Incident, past: Past, texts: Mapping[int, str] | None) ->
     line = past.descent_of(incident.attempt)
     return {
         "samples": _samples(line, early, late, texts),
-        "signals": _signals(line, early),
+        "signals": asdict(moved),
         "layers": _layers(past, incident.attempt, early, late),
         "ranks": _ranks(line, early, late),
     }
@@ -159,14 +164,6 @@ def _samples(line: Sequence[Readings], early: int, late: int, texts: Mapping[int
         "texts": [{"position": p, "text": known[p][:_TEXT_CHARACTERS]} for p in sorted(known)[:_TEXTS]],
         "texts_known": len(known),
     }
-
-
-def _signals(line: Sequence[Readings], onset: int) -> dict[str, Any] | None:
-    if not any((r.steps == onset).any() for r in line):
-        return None
-    found = first_moved_of_readings(line, onset_step=onset)
-    departures = [asdict(departure) for departure in found.departures]
-    return {"departures": departures, "stayed": found.stayed, "unjudged": found.unjudged}
 
 
 def _layers(past: Past, attempt: int, early: int, late: int) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@
       make("i", { style: { background: Triage.attemptColour(attempt) } }), `${attempt} · ${changed}`, make("em", null, became))));
   };
 
-  // One row for each attempt: the steps that it made, and what the judge found in them.
+  // One row for each attempt: the steps that it made, coloured by the verdict; what is no verdict is outlined.
   Triage.showTimeline = () => {
     const box = byId("timeline"), { attempts, findings } = Triage.document, rows = attempts.filter((a) => a.first_step !== null).slice(-24);
     const width = box.clientWidth, left = 54, inner = Math.max(10, width - left - 10), { min, max } = Triage.view;
@@ -48,11 +48,13 @@
       if (row.last_step < min || row.first_step > max) return;
       bar(from, to, "healthy", `attempt ${row.attempt}: ${row.verdict}, steps ${row.first_step} to ${row.last_step}`);
       for (const found of findings.filter((f) => f.attempt === row.attempt && f.until_step >= min && f.onset_step <= max)) {
-        bar(at(found.onset_step), at(found.until_step), found.kind, `${words(found.kind)} at step ${found.onset_step}: ${found.reason}`);
+        bar(at(found.onset_step), at(found.until_step), found.verdict || "remark", `${words(found.kind)} at step ${found.onset_step}: ${found.reason}`);
       }
     });
-    const kinds = [...new Set(findings.map((f) => f.kind))];
-    const key = make("p.key", null, make("span.healthy", null, "verdict: healthy"), kinds.map((kind) => make(`span.${kind}`, null, words(kind))));
+    const verdicts = [...new Set(findings.map((f) => f.verdict).filter(Boolean))];
+    const remarks = [...new Set(findings.filter((f) => !f.verdict).map((f) => words(f.kind)))];
+    const key = make("p.key", null, make("span.healthy", null, "verdict: healthy"), verdicts.map((verdict) => make(`span.${verdict}`, null, words(verdict))),
+      remarks.length ? make("span.remark", null, `no verdict: ${remarks.join(", ")}`) : null);
     box.replaceChildren(svg, key);
   };
   const titled = (title) => { const made = drawn("title"); made.textContent = title; return made; };
@@ -88,6 +90,7 @@
         make("p.lead", null, incident.reason),
         incident.onset_range && make("dl.pairs", null, pair("onset", `${whole(incident.onset_range[0])} – ${whole(incident.onset_range[1])}`),
           pair("alarm", whole(incident.alarm_step)), pair("attempt", whole(incident.attempt)), pair("led by", incident.led_by.map(words).join(", ") || "nothing")),
+        incident.onset_range && make("p.note", null, incident.led),
         incident.note && make("p.note", null, incident.note)),
       bisect(incident.bisect), suspects(incident.suspects), plans(incident), commands(incident), story(incident)].filter(Boolean));
   };

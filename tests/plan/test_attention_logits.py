@@ -1,28 +1,33 @@
-"""What follows from an early warning: a pin, a request for a save, a page; never a rollback."""
+"""What follows from a warning of attention logits: a pin, a request for a save, a page; never a rollback. Nothing
+follows from any other early warning."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from sentinel.judge.detectors.early_warning import EarlyWarning
+from sentinel.judge.detectors.attention_logits import LogitWarning
+from sentinel.judge.readings import Readings as LossReadings
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.alerts.alerts import alerts_of
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Readings
+from sentinel.plan.facts import Facts, Readings, readings_of
 from sentinel.plan.restart.actions import AskForSave, to_json
 from sentinel.plan.turn import next_turn
 from tests.plan.looks import look
 from tests.support.recovery_plans import checkpoint
 
-WARNING = EarlyWarning(since_step=1000, step=1031, signals=("loss", "grad_norm"))
+WARNING = LogitWarning(since_step=1000, step=1031)
 SAVES = Policy(mode="act", warn="save")
 THERE = tuple(checkpoint(step) for step in (800, 900, 995))
 ASKED = {"event": "intent", "action": to_json(AskForSave(500, "")), "time_unix_s": 1.0}
 
 
-def warned(warning: EarlyWarning | None = WARNING, **seen: Any) -> Facts:
-    readings = Readings(last_step=1040, warning=warning)
+def warned(warning: LogitWarning | None = WARNING, **seen: Any) -> Facts:
+    readings = Readings(last_step=1040, logit_warning=warning)
     return look(**({"checkpoints": THERE, "readings": readings} | seen))
 
 
@@ -68,11 +73,11 @@ def test_a_save_is_asked_for_once_and_where_the_policy_says_so(
 
 @pytest.mark.parametrize(("warn", "told"), [("off", None), ("tell", WARNING.reason), ("save", WARNING.reason)])
 def test_a_warning_is_a_page_of_low_severity_also_where_sentinel_only_observes(warn: Any, told: str | None) -> None:
-    (alert,) = [a for a in alerts_of(warned(), Policy(warn=warn), None) if a.topic == "early_warning"]
+    (alert,) = [a for a in alerts_of(warned(), Policy(warn=warn), None) if a.topic == "attention_logits"]
     assert (alert.reason, alert.severity) == (told, "warning")
 
 
-TOLD = {"topic": "early_warning", "severity": "warning", "reason": WARNING.reason, "since_unix_s": 1.0}
+TOLD = {"topic": "attention_logits", "severity": "warning", "reason": WARNING.reason, "since_unix_s": 1.0}
 FIRING, RESOLVED = {"event": "alert_firing", **TOLD}, {"event": "alert_resolved", **TOLD}
 
 
@@ -88,6 +93,28 @@ FIRING, RESOLVED = {"event": "alert_firing", **TOLD}, {"event": "alert_resolved"
 def test_a_warning_that_a_rollback_brings_back_is_not_told_again(events: tuple[Any, ...], told: bool) -> None:
     events = tuple(event | {"time_unix_s": 1.0} for event in events)
     seen = warned(events=events)
-    (alert,) = [a for a in alerts_of(seen, Policy(), None) if a.topic == "early_warning"]
+    (alert,) = [a for a in alerts_of(seen, Policy(), None) if a.topic == "attention_logits"]
     assert (alert.reason is not None) == told
     assert next_turn(seen, Policy(mode="act")).pins == ("global_step995", "global_step900")  # its pin stays
+
+
+def test_a_page_of_an_early_warning_that_an_older_version_sent_is_ended_and_none_is_sent_again() -> None:
+    firing = FIRING | {"topic": "early_warning", "reason": "signals rise", "time_unix_s": 1.0}
+    turn = next_turn(look(events=(firing,)), Policy())
+    assert [(e["event"], e["topic"]) for e in turn.alert_records] == [("alert_resolved", "early_warning")]
+    ended = (firing, firing | {"event": "alert_resolved"})
+    assert next_turn(look(events=ended), Policy()).alert_records == ()
+
+
+def test_signals_that_rise_together_are_neither_told_nor_pinned_for() -> None:
+    n = 1200
+    rise = np.clip((np.arange(n) - 600) / 300, 0, 1)
+    rng = np.random.default_rng(0)
+    columns = {name: by * (1 + 0.01 * rng.standard_normal(n)) for name, by in (("loss", 2.0), ("grad_norm", 1 + rise))}
+    columns["adam_variance_max"] = 0.1 * (1 + rise)
+    series = Series(Thresholds())
+    series.push_readings(LossReadings(attempt=1, steps=np.arange(1, n + 1), columns=columns))
+    assert series.early_warning is not None
+    seen = look(checkpoints=THERE, readings=readings_of(series))
+    assert [a for a in alerts_of(seen, Policy(), None) if a.reason is not None] == []
+    assert next_turn(seen, Policy(mode="act", pin_last_healthy=False)).pins in (None, ())

@@ -1,0 +1,60 @@
+"""What moved first before an onset, as `first_mover` finds it once: the incident log records it, and all that is shown
+of it (status, pages, chronicle, triage) is this record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.vocabulary.numbers import to_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A signal that left its noise before the onset, or at it."""
+
+    signal: str
+    first_step: int
+    steps_before_onset: int
+    deviations: float  # How far it got until the onset, in deviations of its noise, below 0 downwards; inf for nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstMoved:
+    departures: tuple[Departure, ...]  # The earliest first; of the same step, the farthest
+    stayed: tuple[str, ...]  # Signals that did not leave their bands up to the onset
+    unjudged: tuple[str, ...]  # Signals with too few quiet readings to have a band, or none near the onset
+
+    @property
+    def leading(self) -> tuple[Departure, ...]:
+        """Those that left their noise before the loss did; before the onset, where the loss did not leave its own."""
+        of_loss = next((d.steps_before_onset for d in self.departures if d.signal == "loss"), 0)
+        return tuple(d for d in self.departures if d.signal != "loss" and d.steps_before_onset > of_loss)
+
+    @property
+    def led_by(self) -> tuple[str, ...]:
+        return tuple(departure.signal for departure in self.leading)
+
+    @property
+    def sentence(self) -> str:
+        """What led, and how sure that is."""
+        if self.leading:
+            named = [
+                f"{d.signal} {d.steps_before_onset} steps before ({abs(d.deviations):.3g} deviations of its own noise)"
+                for d in self.leading
+            ]
+            return f"led by {', '.join(named)}"
+        if self.departures or self.stayed:
+            return "no signal left its noise before the loss"
+        return "what moved first is unknown: too few readings before the onset"
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FirstMoved:
+        """What the incident log has recorded. KeyError, TypeError or ValueError where it makes no sense."""
+        departures = [{**d, "deviations": to_number(d["deviations"], "deviations")} for d in data["departures"]]
+        return cls(
+            departures=tuple(Departure(**departure) for departure in departures),
+            stayed=tuple(data["stayed"]),
+            unjudged=tuple(data["unjudged"]),
+        )
