@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tomllib
 import typing
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -191,4 +192,6 @@ def _toml(value: Any) -> str:
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     import json  # a JSON string is a TOML basic string
 
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     return json.dumps("" if value is None else str(value))

@@ -50,7 +50,7 @@ _KEPT = 64  # Warnings that are remembered
 _WORDS = {  # Of the signs that are no rise above a trend
     "lr": "the learning rate rises and the loss has stopped falling",
     "loss_scale": "the loss scale has collapsed",
-    "attention_logit_max": f"the largest attention logit is above {_LOGIT_LIMIT:g}",
+    "attention_logit_max": f"the largest attention logit is above {_LOGIT_LIMIT:g}, which the rung key qk_clip limits",
 }
 
 
