@@ -87,7 +87,7 @@ def test_without_deepspeed_loss_gradient_norm_and_variance_are_those_of_all_rank
 def test_qk_clip_and_factors_of_the_lr_are_applied_and_reported_or_refused_with_fsdp(lives: Lives) -> None:
     life = lives["attention"]
     if lives is _KEPT.get("fsdp2"):
-        assert "LR factors (lr_factor_of) can't be applied to this Trainer: FSDP deals the weights" in life["error"]
+        assert "QK-clip (qk_clip) can't be applied to this Trainer: FSDP deals the weights" in life["error"]
         return
     assert (life["error"], life["caught"]) == (None, 0)
     start = started(life)

@@ -75,8 +75,8 @@ class AttentionOverride:
         self._old: dict[tuple[int, int], Tensor] = {}
         self.clipped_heads: Tensor | None = None  # () int64: of the last step, on the device; None before the first
         for inner in inner_optimizers(engine.optimizer):
-            inner.register_step_pre_hook(self._before)
-            inner.register_step_post_hook(self._after)
+            inner.register_step_pre_hook(self.update_coming)
+            inner.register_step_post_hook(self.update_made)
 
     def seen(self, layer: int, q: Tensor, k: Tensor, scale: float, **masked: Any) -> None:
         """Queries and keys of a layer's forward pass in training, as `largest_logits` takes them."""
@@ -105,8 +105,8 @@ class AttentionOverride:
                 one.lr = _times(one.lr, torch.tensor([lr_factor_of[pattern]]))
         return changed
 
-    def _before(self, optimizer: Any, *_: Any) -> None:
-        """Once a step, before the first of the inner optimizer's calls: ZeRO makes one for each group."""
+    def update_coming(self, optimizer: Any, *_: Any) -> None:
+        """Called by the inner optimizer, once for each of its calls in a step: ZeRO makes one for each group."""
         if any(largest is not None for largest in self._largest):
             self._agree()
         elif self._limit and not self._tables:
@@ -117,7 +117,9 @@ class AttentionOverride:
 
         self._visit(optimizer, lambda one: one.lr, keep)
 
-    def _after(self, optimizer: Any, *_: Any) -> None:
+    def update_made(self, optimizer: Any, *_: Any) -> None:
+        """Called by the inner optimizer, after it has updated its groups."""
+
         def slow(view: Tensor, grid: Tensor, key: tuple[int, int]) -> None:
             old = self._old.pop(key)
             view.copy_(torch.where(grid == 1, view, torch.lerp(old, view, grid)))
