@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import sys
+from functools import partial
 from typing import Any
 
 import deepspeed
@@ -48,7 +49,7 @@ def batch(step: int, rank: int) -> Tensor:
     return torch.randint(VOCABULARY, (2, SHAPE.seqlen + 1), generator=torch.Generator().manual_seed(10 * step + rank))
 
 
-def engine_of(stage: int, precision: str) -> Any:
+def engine_of(stage: int, precision: str, *, offloaded: bool = False) -> Any:
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_clipping": 0.0,
@@ -56,6 +57,9 @@ def engine_of(stage: int, precision: str) -> Any:
         "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0, "sub_group_size": 400},
         "zero_allow_untested_optimizer": True,
     }
+    if offloaded:
+        config["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
+        config["zero_force_ds_cpu_optimizer"] = False
     if precision == "bf16":
         config["bf16"] = {"enabled": True}
     if precision == "fp16":
@@ -152,25 +156,27 @@ def difference(one: Weights, other: Weights) -> float:
     return max(float((w - other[name]).abs().max()) for name, w in one.items())
 
 
-def case(stage: int, precision: str) -> dict[str, Any]:
+def case(name: str) -> dict[str, Any]:
+    stage, precision, *more = name.split()
+    made = partial(engine_of, int(stage), precision, offloaded=bool(more))
     world = dist.get_world_size()
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    first = engine_of(stage, precision)
+    first = made()
     alone = override_attention(first, first.module, TrainingSettings(qk_clip=LIMIT))
     largest = largest_by_hand(model().to(dtype), torch.cat([batch(0, rank) for rank in range(world)]))
-    unchanged, high = engine_of(stage, precision), engine_of(stage, precision)
+    unchanged, high = made(), made()
     override_attention(high, high.module, TrainingSettings(qk_clip=1e9))
     for engine in (first, unchanged, high):
         trained(engine, 1)
     by_hand, bits = masters(unchanged), copies(unchanged)
     untouched = all(w.equal(bits[name]) for name, w in copies(high).items()) and difference(masters(high), by_hand) == 0
     clip_by_hand(by_hand, largest)
-    whole = engine_of(stage, precision)
+    whole = made()
     override_attention(whole, whole.module, CHANGED)
     trained(whole, STEPS)
     after = masters(whole)
     return {
-        "case": f"{stage} {precision}",
+        "case": name,
         "against_plain": difference(after, plain(world)),
         "first_step": difference(masters(first), by_hand),
         "copies_equal": all(w.equal(after[name].to(dtype)) for name, w in copies(whole).items()),
@@ -187,8 +193,7 @@ def main() -> None:
     leave_out_unused_ops()
     type(get_accelerator()).is_fp16_supported = lambda _: True  # type: ignore[method-assign]
     for name in sys.argv[1:]:
-        stage, precision = name.split()
-        found = case(int(stage), precision)
+        found = case(name)
         if dist.get_rank() == 0:
             print(json.dumps(found), flush=True)
     dist.destroy_process_group()

@@ -14,7 +14,18 @@ from sentinel.vocabulary.errors import OverridesError
 from tests.hooks.torchrun import lines_of
 from trainer_hooks.qk_clip import Attention, AttentionOverride, largest_logits
 
-CASES = ("0 fp32", "1 fp32", "2 fp32", "3 fp32", "0 bf16", "1 bf16", "2 fp16", "3 bf16")
+CASES = (
+    "0 fp32",
+    "1 fp32",
+    "2 fp32",
+    "3 fp32",
+    "0 bf16",
+    "1 bf16",
+    "2 fp16",
+    "3 bf16",
+    "2 bf16 offload",
+    "3 fp32 offload",
+)
 WIDTH, D = 12, 4  # of the stream, of a head
 
 
