@@ -20,7 +20,7 @@ evaluations stay at full length. It needs `full_seqlen`; the run's end and its L
 number of steps is fixed. Refused with encoder-decoder and multimodal models, packing without padding, sequence
 parallelism.
 
-qk_clip: right after the optimizer's step (Llama's, Mistral's, Qwen 2's, OPT's q_proj, k_proj, v_proj; GPT-2's c_attn;
+qk_clip: right after the optimizer's step (Llama's, Mistral's, Qwen 2's q_proj, k_proj, v_proj; GPT-2's c_attn;
 GPT-NeoX's query_key_value). Refused where a layer norms its queries and keys, caps its logits or has other projections;
 with torch.compile, tensor parallelism, FSDP, packing without padding. lr_factor_of: any parameter by its name;
 attention.qk and attention.qkv of the same models. Refused with tensor parallelism and FSDP.

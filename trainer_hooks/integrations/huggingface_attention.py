@@ -1,6 +1,6 @@
 """qk_clip and lr_factor_of of overrides.json, for models of Hugging Face's.
 
-An attention layer is known by its projections: `q_proj`, `k_proj`, `v_proj` (Llama, Mistral, Qwen 2, OPT, …; grouped
+An attention layer is known by its projections: `q_proj`, `k_proj`, `v_proj` (Llama, Mistral, Qwen 2, …; grouped
 queries too), GPT-2's `c_attn`, GPT-NeoX's `query_key_value`. Its queries and keys, after a rotary embedding, are seen
 where the layer calls the attention function of the configuration, which transformers looks up by name.
 """
