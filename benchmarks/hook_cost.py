@@ -16,7 +16,9 @@ For a GPT of 10M, 124M and 1.3B parameters, whose AdamW has made two steps, in m
   update's), beside one read of v, m and the parameters. They are for every K steps.
 - `logits`: what the reference GPT's `report_logits` costs where it is read: the largest attention logit of each layer
   (the last 32 positions) and the largest output logit (every fourth position) of one micro-batch, every K steps. On a
-  CPU these, and the steps that they are a share of, are times of the processor.
+  CPU these, qk_clip's, and the steps that they are a share of, are times of the processor.
+- `qk_clip`: what the rung of that name costs at each step: the largest logit of each head over all pairs of positions,
+  and the scaling of the query and key weights.
 
 On CUDA all of these are times of the device, between two events; `host_ms` is what launching `ours` takes of the host.
 Repetitions of all of these are interleaved, and what is told is the median; on a machine with neighbours only ratios of
@@ -29,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -36,6 +39,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -44,7 +48,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.timing import by_the_clock, launched, on_the_device
-from trainer_hooks.gpt.model import GPT, Shape
+from trainer_hooks.gpt.model import GPT, Block, Shape
+from trainer_hooks.qk_clip import Attention, AttentionOverride
 from trainer_hooks.sample.logits import Logits, largest_magnitude
 from trainer_hooks.sample.one_pass import AdamConstants, Piece, native, one_pass
 from trainer_hooks.sample.one_pass.chunked import Chunked
@@ -80,6 +85,7 @@ class State:
     step: Callable[[], object] | None = None
     step_tokens: int = 0
     logits: Sequence[Logits] = ()  # what the model has reported in a step
+    clip: Callable[[], object] | None = None  # QK-clip's part of a step
 
 
 def trained(name: str, device: torch.device) -> State:
@@ -103,6 +109,7 @@ def trained(name: str, device: torch.device) -> State:
     model.report_logits_to(lambda **given: reported.extend(given.values()))
     step()
     model.report_logits_to(lambda **_: None)
+    clip = _clip(model, optimizer, step)
     parameters = [p for p in model.parameters() if p in optimizer.state]
     return State(
         v=[optimizer.state[p]["exp_avg_sq"] for p in parameters],
@@ -111,7 +118,30 @@ def trained(name: str, device: torch.device) -> State:
         step=step,
         step_tokens=samples * shape.seqlen,
         logits=reported,
+        clip=clip,
     )
+
+
+def _clip(model: GPT, optimizer: torch.optim.Optimizer, step: Callable[[], None]) -> Callable[[], None]:
+    """What QK-clip does of the queries and keys of one step."""
+    heads: dict[int, tuple[Tensor, Tensor, float]] = {}
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    for number, block in enumerate(blocks):
+        block.heads_seen = lambda q, k, scale, number=number: heads.__setitem__(number, (q.detach(), k.detach(), scale))
+    step()
+    for block in blocks:
+        block.heads_seen = None
+    layers = [Attention.fused(block.qkv, block.heads) for block in blocks]
+    aside = torch.optim.SGD(model.parameters(), lr=0.0)
+    override = AttentionOverride(SimpleNamespace(module=model, optimizer=aside), layers, qk_clip=100.0, lr_factor_of={})
+
+    def clip() -> None:
+        for number, (q, k, scale) in heads.items():
+            override.seen(number, q, k, scale)
+        override.update_coming(optimizer)
+        override.update_made(optimizer)
+
+    return clip
 
 
 def alone(name: str, device: torch.device) -> State:
@@ -196,7 +226,9 @@ def logits_cost(state: State, repetitions: int, device: torch.device) -> dict[st
     once = on_the_device if device.type == "cuda" else _of_the_processor
     taken = [once(lambda: [largest_magnitude(one) for one in state.logits]) for _ in range(1 + repetitions)]
     steps = [once(state.step) for _ in range(STEPS)]
-    return {"logits_ms": statistics.median(taken[1:]), "step_ms": statistics.median(steps)}
+    clipped = [once(state.clip) for _ in range(1 + repetitions)] if state.clip is not None else [math.nan, math.nan]
+    ms = {"logits_ms": taken, "qk_clip_ms": clipped, "step_ms": steps}
+    return {what: statistics.median(times[what != "step_ms" :]) for what, times in ms.items()}
 
 
 def _of_the_processor(what: Callable[[], object]) -> float:
@@ -291,6 +323,8 @@ def show(answer: dict[str, Any]) -> None:
             share = 100 * logits["logits_ms"] / logits["step_ms"]
             shares = "".join(f"  K={k}: +{share / k:.4f} %" for k in (1, 10, 100))
             print(f"{of['name']:>7} {'logits':>20} {logits['logits_ms']:10.3f} {shares}")
+            share = 100 * logits["qk_clip_ms"] / logits["step_ms"]
+            print(f"{of['name']:>7} {'qk_clip, every step':>20} {logits['qk_clip_ms']:10.3f}   +{share:.4f} %")
     if answer["attach"]:
         print("\nonce, at attach: " + ", ".join(f"{what} {s:.2f}" for what, s in answer["attach"].items()))
     for name in answer["left_out"]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from sentinel.config import Config, field_docs
 from sentinel.config.removed_keys import REMOVED
@@ -81,6 +81,10 @@ def _type(hint: Any) -> str:
     origin = get_origin(hint)
     if origin is tuple:
         return f"list of {_type(_item(hint))}s"
+    if origin is Annotated:
+        return _type(get_args(hint)[0])
+    if origin is Mapping:
+        return f"table of {_type(get_args(hint)[1])}s"
     if origin is Literal:
         return ", ".join(f"`{json.dumps(value)}`" for value in get_args(hint))
     if origin in (UnionType, Union):

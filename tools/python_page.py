@@ -18,6 +18,8 @@ API = (
     ("trainer_hooks", "export/exporter.py", ("ExporterSettings",)),
     ("trainer_hooks.huggingface", "integrations/huggingface.py", ("StabilityCallback",)),
     ("What the callback applies of overrides.json", "integrations/huggingface_applied.py", ()),
+    ("trainer_hooks.qk_clip", "qk_clip/override.py", ("AttentionOverride",)),
+    ("trainer_hooks.qk_clip", "qk_clip/attention.py", ("Attention",)),
     ("trainer_hooks.seqlen_warmup", "warmup/seqlen_warmup.py", ("SeqlenWarmup",)),
     ("trainer_hooks.random_ltd", "random_ltd/random_ltd.py", ("RandomLtd", "LayerTokens")),
     ("trainer_hooks.data", "gpt/order.py", ("Order",)),

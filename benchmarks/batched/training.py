@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,15 @@ class Setting:
     """A LayerNorm of queries and keys; of all runs that are trained together, as is z_loss."""
 
     z_loss: float = 0.0
+    qk_clip: float = math.inf
+    """Queries' and keys' weights of a head whose largest logit passes this limit are scaled down after the step."""
+
+    qk_lr_factor: float = 1.0
+    """Of the LR, for the weights and biases of queries and keys."""
+
+    v_lr_factor: float = 1.0
+    """Of the LR, for those of values."""
+
     decay_tokens: int = 0
     """Where a cosine over the tokens has brought the LR to 0; 0 holds it at the peak."""
 
@@ -179,11 +188,14 @@ class Training:
         tokens = torch.from_numpy(np.concatenate(cut, 1))
         kept = first.random_ltd.kept_tokens(state.step, length) if first.random_ltd else length
         drawn = self._drawn(batch * pieces, length, kept) if kept < length else ()
-        losses = self.models.losses(tokens, kept=drawn, z_loss=first.z_loss)
+        clips = any(math.isfinite(s.qk_clip) for s in self.settings)
+        head_peaks: list[Tensor] | None = [] if clips else None
+        losses = self.models.losses(tokens, kept=drawn, z_loss=first.z_loss, head_peaks=head_peaks)
         g = self.models.gradients(losses)
         self.recorded.add("loss", losses)
         with torch.no_grad():
             self._update(g)
+            self._clip(head_peaks or ())
         state.samples += batch
         state.tokens += batch * pieces * self._effective(length, kept)
         self.recorded.steps.append(state.step)
@@ -219,7 +231,32 @@ class Training:
         self.recorded.add("grad_norm", norm)
         self.recorded.add("update_norm", change.norm(dim=1))
         self.recorded.add("lr", lr)
-        state.flat.mul_((1 - lr * self._each("weight_decay"))[:, None]).sub_(change)
+        lr = lr[:, None]
+        if any((s.qk_lr_factor, s.v_lr_factor) != (1.0, 1.0) for s in self.settings):
+            change.mul_(self.lr_factors)
+            lr = lr * self.lr_factors
+        state.flat.mul_(1 - lr * self._each("weight_decay")[:, None]).sub_(change)
+
+    @cached_property
+    def lr_factors(self) -> Tensor:
+        """(R, N), of each element's LR."""
+        factors = torch.ones_like(self.state.flat)
+        whose = ("qk_lr_factor", "qk_lr_factor", "v_lr_factor")  # (3 C, C) of qkv.weight: queries, keys, values
+        for name, view in self.models.views(factors).items():
+            if ".qkv." in name:
+                for part, factor in zip(view.unflatten(1, (3, -1)).unbind(1), whose, strict=True):
+                    part.mul_(self._each(factor).view(-1, *[1] * (part.dim() - 1)))
+        return factors
+
+    def _clip(self, head_peaks: Sequence[Tensor]) -> None:
+        """QK-clip (trainer_hooks.qk_clip), of the logits before the update, (R, H) of each layer."""
+        views = self.models.views(self.state.flat)
+        for layer, largest in enumerate(head_peaks):
+            gamma = (self._each("qk_clip")[:, None] / largest).where(largest > self._each("qk_clip")[:, None], 1.0)
+            for name in ("weight", "bias"):
+                view = views[f"blocks.{layer}.qkv.{name}"]
+                heads = view.unflatten(1, (3, self.shape.heads, -1))[:, :2]  # (R, 2, H, D[, C]): queries and keys
+                heads.mul_(gamma.sqrt().view(gamma.shape[0], 1, -1, *[1] * (heads.dim() - 3)))
 
     def _each(self, name: str) -> Tensor:
         return torch.tensor([getattr(s, name) for s in self.settings])

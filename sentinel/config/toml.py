@@ -197,4 +197,6 @@ def _toml(value: Any) -> str:
         return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     import json  # a JSON string is a TOML basic string
 
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     return json.dumps("" if value is None else str(value))

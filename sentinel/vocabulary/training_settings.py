@@ -64,6 +64,13 @@ def _number(words: str, option: str, default: float, *, reported_as: str = "") -
     return Setting(words, reported_as, "number", standing=True, restored=True, option=option, default=default)
 
 
+LrFactors = Mapping[str, Annotated[float, POSITIVE]]
+
+LR_ROLES = frozenset(("attention.qk", "attention.qkv"))
+"""What `lr_factor_of` can name beside patterns of parameters' names: the weights and biases of queries and keys, and of
+values."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
     """Numbers of Adam that are reported, changed by a rung and decided under the same name. None is not reported, or
@@ -94,6 +101,10 @@ class SharedSettings(OptimizerSettings):
     total_tokens: Annotated[int | None, Setting("end by tokens", standing=True)] = None
     precision: str | None = None  # What the model computes in: fp32, bf16 or fp16
     parameters: float | None = None  # Parameters of the whole model
+    # Limit of the attention logits: above it a head's query and key weights are scaled down. 0 does not clip.
+    qk_clip: Annotated[float | None, AT_LEAST_0, Setting("QK-clip", proof="number", standing=True)] = None
+    # Role or pattern of parameters' names -> LR as a multiple of that of the rest. Empty: none differs.
+    lr_factor_of: Annotated[LrFactors | None, _standing("LR factors", "", "exact")] = None
     # fp16: the loss scale that the first step is taken with.
     loss_scale: Annotated[float | None, Setting("loss scale", restored=True)] = None
     moments_reset_steps: tuple[int, ...] | None = None  # After which Adam's moments and step count were set to 0

@@ -43,6 +43,7 @@ DECIDED: dict[str, tuple[TrainingSettings, Once | None]] = {
     "straight": (TrainingSettings(), Once(id="r1", seed=11, skip_samples=5)),
     "skipped": (TrainingSettings(), Once(id="r1", skip_samples=5)),
     "lengths": (TrainingSettings(seqlen=LENGTHS, shorten="truncate"), None),
+    "attention": (TrainingSettings(qk_clip=1e-3, lr_factor_of={"attention.qk": 0.25, "*.mlp.*": 0.5}), None),
     "refused": (TrainingSettings(random_ltd=RandomLtdSchedule(start=8, full=SEQLEN, total_steps=4)), None),
 }
 

@@ -121,6 +121,31 @@ def test_moments_are_reset_once_and_settings_hold_at_every_start(tmp_path: Path)
 
 
 @pytest.mark.full
+def test_qk_clip_keeps_the_attention_logits_near_its_limit_and_is_reported(tmp_path: Path) -> None:
+    high = ("--lr", "0.01", "--lr-warmup", "10", "--save-interval", "10", *ALIKE)
+    train(tmp_path, "--steps", "10", *high)
+    decide(tmp_path, 10, standing=TrainingSettings(qk_clip=0.05, lr_factor_of={"attention.qk": 0.5}))
+    train(tmp_path, "--steps", "20", *high)
+    clipped = of_attempt(tmp_path, 2)[20].attention_logit_max
+    decide(tmp_path, 10)
+    (tmp_path / "checkpoints" / "latest").write_text("global_step10")
+    train(tmp_path, "--steps", "20", *high)
+    free = of_attempt(tmp_path, 3)[20].attention_logit_max
+    assert clipped is not None
+    assert free is not None
+    assert clipped < free / 4, (clipped, free)
+    found = [(started.qk_clip, started.lr_factor_of) for started in starts(tmp_path)]
+    assert found == [(0.0, {}), (0.05, {"attention.qk": 0.5}), (0.0, {})]
+
+
+@pytest.mark.full
+def test_a_factor_of_the_lr_for_a_name_that_the_model_has_not_ends_the_start(tmp_path: Path) -> None:
+    decide(tmp_path, 0, standing=TrainingSettings(lr_factor_of={"*.q_proj.*": 0.5}))
+    ran = train(tmp_path, "--steps", "1", *ALIKE, expect=2)
+    assert "no parameter is named like '*.q_proj.*'" in ran.stderr
+
+
+@pytest.mark.full
 def test_a_one_shot_change_is_made_neither_a_second_time_nor_past_its_anchor(tmp_path: Path) -> None:
     decide(tmp_path, 0, seed=5)
     train(tmp_path, "--steps", "10", "--save-interval", "10", *ALIKE)

@@ -84,6 +84,20 @@ def test_without_deepspeed_loss_gradient_norm_and_variance_are_those_of_all_rank
     ]
 
 
+def test_qk_clip_and_factors_of_the_lr_are_applied_and_reported_or_refused_with_fsdp(lives: Lives) -> None:
+    life = lives["attention"]
+    if lives is _KEPT.get("fsdp2"):
+        assert "QK-clip (qk_clip) can't be applied to this Trainer: FSDP deals the weights" in life["error"]
+        return
+    assert (life["error"], life["caught"]) == (None, 0)
+    start = started(life)
+    assert (start["qk_clip"], start["lr_factor_of"]) == (1e-3, {"attention.qk": 0.25, "*.mlp.*": 0.5})
+    assert (started(lives["own"])["qk_clip"], started(lives["own"])["lr_factor_of"]) == (0.0, {})
+    own, changed = column(lives["own"], "loss"), column(life, "loss")
+    assert changed[AFTER[0]] == own[AFTER[0]]
+    assert all(changed[step] != own[step] for step in AFTER[1:])
+
+
 @pytest.mark.parametrize(
     ("name", "more", "known"),
     [

@@ -51,7 +51,7 @@ def test_an_attention_logit_above_its_limit_is_warned_of_once_until_it_has_doubl
     logits = np.where(np.arange(1, STEPS + 1) < 300, 20.0, 150.0)
     (warning,) = warnings_of(with_logits(logits, at_each_step=at_each_step))
     assert warning.step - 300 in range(9)
-    assert "attention logit is above 100: a divergence may follow" in warning.reason
+    assert "attention logit is above 100, which the rung key qk_clip limits: a divergence may follow" in warning.reason
     assert warning.end_step is not None  # it has not doubled for 256 samples
     doubled = np.where(np.arange(1, STEPS + 1) < 700, logits, 301.0)
     assert [w.step // 100 for w in warnings_of(with_logits(doubled, at_each_step=at_each_step))] == [3, 7]

@@ -75,6 +75,10 @@ def made(
         ({"adam_beta2": 1.0}, "rung 'it': adam_beta2 should be at least 0 and below 1, not 1.0"),
         ({"adam_beta1": -0.1}, "rung 'it': adam_beta1 should be at least 0 and below 1"),
         ({"clip_grad": 0.0}, "rung 'it': clip_grad should be above 0"),
+        ({"qk_clip": 0.0}, "rung 'it': qk_clip should be above 0"),
+        ({"lr_factor_of": {}}, "rung 'it' changes nothing"),
+        ({"lr_factor_of": {"attention.qk": 0.0}}, "rung 'it': lr_factor_of.attention.qk should be above 0"),
+        ({"lr_factor_of": {"attention.kq": 0.5}}, "rung 'it': lr_factor_of has no role 'attention.kq'"),
         ({"clip_grad_factor": float("nan")}, "rung 'it': clip_grad_factor should be a finite number above 0"),
         ({"clip_grad": 0.5, "clip_grad_factor": 0.5}, "rung 'it': clip_grad and clip_grad_factor say the same"),
         ({"weight_decay": -1.0}, "rung 'it': weight_decay should be at least 0"),
@@ -330,6 +334,24 @@ def test_what_an_earlier_incident_changed_is_not_lost_with_its_overrides() -> No
 def test_a_trainer_that_has_not_reported_it_is_said_to_have_had_something_unknown() -> None:
     overrides = made(baseline=Baseline(), adam_beta2=0.95)
     assert changes(overrides, Baseline()) == ("Adam's beta2 (not reported) -> 0.95",)
+
+
+def test_qk_clip_and_factors_of_the_lr_are_changes_of_their_own_and_stay_through_later_rungs() -> None:
+    keys = {"qk_clip": 100.0, "lr_factor_of": {"attention.qk": 0.25}}
+    overrides = made(**keys)
+    assert set(changed_keys(overrides, BASELINE)) == {"qk_clip", "lr_factor_of"}
+    assert decode_overrides(encode_overrides(overrides)) == overrides
+    assert set(changes(overrides, BASELINE)) == {"QK-clip (not reported) -> 100", "LR of attention.qk x 0.25"}
+    now = replace(BASELINE, **keys)
+    later = made(baseline=now, lr_factor_of={"*.mlp_in.*": 0.5})
+    assert later.standing.qk_clip == 100
+    assert later.standing.lr_factor_of == {"attention.qk": 0.25, "*.mlp_in.*": 0.5}
+    assert changes(later, now) == ("LR of *.mlp_in.* x 0.5",)
+
+
+def test_what_is_off_is_left_out_of_overrides() -> None:
+    standing = made(baseline=replace(BASELINE, qk_clip=0.0, lr_factor_of={}), adam_beta2=0.95).standing
+    assert (standing.qk_clip, standing.lr_factor_of) == (None, None)
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(OptimizerSettings)])

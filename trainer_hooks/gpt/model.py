@@ -48,6 +48,7 @@ class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
     report: Callable[..., None] | None = None  # see GPT.report_logits_to
+    heads_seen: Callable[[Tensor, Tensor, float], None] | None = None  # gets q, k, 1 / sqrt(D) of each training pass
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -71,6 +72,8 @@ class Block(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
         if self.report is not None and self.training:
             self.report(attention=lambda: _last_attention_logits(q, k))
+        if self.heads_seen is not None and self.training:
+            self.heads_seen(q, k, 1 / math.sqrt(q.shape[3]))
         drop = self.dropout if self.training else 0.0
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=drop)
         out: Tensor = self.attention_out(y.transpose(1, 2).reshape(b, t, c))  # (B, T, C)

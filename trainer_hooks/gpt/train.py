@@ -22,6 +22,7 @@ from trainer_hooks.control.step_requests import SIGTERM, StepRequests
 from trainer_hooks.errors import Guard
 from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.arguments import deepspeed_config, shape, users_own, with_free_options
+from trainer_hooks.gpt.attention import override_attention
 from trainer_hooks.gpt.data import Corpus, load_corpus
 from trainer_hooks.gpt.data_path import DataPath
 from trainer_hooks.gpt.model import GPT
@@ -90,6 +91,7 @@ class Trainer:
         self.resumed_from = self.progress.step or None
         self.saved_step = self.progress.step
         adam.impose(self.engine, self.standing)
+        override_attention(self.engine, model, self.standing)
         self.data = DataPath(
             self.engine,
             self.corpus,
@@ -231,6 +233,8 @@ class Trainer:
             **decision_facts(self.overrides, progress),
             **self.data.order.facts(progress.consumed_samples),
             free=(self.standing.free or Free()).to_json(),
+            qk_clip=self.standing.qk_clip or 0.0,
+            lr_factor_of=self.standing.lr_factor_of or {},
             consumed_tokens=progress.consumed_tokens,
             effective_tokens=self.data.effective_tokens,
             lr=schedules.lr.lr(step=first, consumed_tokens=self.data.effective_tokens),

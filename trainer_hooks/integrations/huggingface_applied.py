@@ -20,6 +20,11 @@ evaluations stay at full length. It needs `full_seqlen`; the run's end and its L
 number of steps is fixed. Refused with encoder-decoder and multimodal models, packing without padding, sequence
 parallelism.
 
+qk_clip: right after the optimizer's step (Llama's, Mistral's, Qwen 2's q_proj, k_proj, v_proj; GPT-2's c_attn;
+GPT-NeoX's query_key_value). Refused where a layer norms its queries and keys, caps its logits or has other projections;
+with torch.compile, tensor parallelism, FSDP, packing without padding. lr_factor_of: any parameter by its name;
+attention.qk and attention.qkv of the same models. Refused with tensor parallelism and FSDP.
+
 free: by the script, which reads it and passes `applies=("free",)`. shorten (reshape), batch_size, random_ltd,
 curriculum, total_tokens: always refused.
 """
@@ -37,6 +42,7 @@ from sentinel.vocabulary.overrides import STANDING, Free, Once, Overrides, Train
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 from trainer_hooks.control.agreed_count import AgreedCount
 from trainer_hooks.errors import Guard
+from trainer_hooks.integrations.huggingface_attention import override_attention, why_not_clipped
 from trainer_hooks.integrations.huggingface_order import TrainOrder, why_not_ordered
 from trainer_hooks.integrations.huggingface_schedules import (
     DecidedLr,
@@ -45,6 +51,7 @@ from trainer_hooks.integrations.huggingface_schedules import (
     why_no_schedule,
     why_not_shortened,
 )
+from trainer_hooks.qk_clip.masters import why_not
 from trainer_hooks.restart import Decisions, decision_facts, due
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
 
@@ -122,13 +129,16 @@ class Applied:
         )
         why = {"seqlen": why_not_shortened(trainer, self._engine.module), "seed": why_not_ordered(trainer, loader)}
         why["skip_samples"] = why["seed"]
-        own = what_applies(self._engine, ordered=why["seed"] is None, shortened=why["seqlen"] is None)
+        why["lr_factor_of"] = why_not(engine)
+        why["qk_clip"] = why["lr_factor_of"] or why_not_clipped(trainer, engine.module)
+        own = what_applies(self._engine, why)
         self.applies = (*own, *(key for key in by_script if key not in own))
         """The keys of overrides.json that are applied at a start, here or by the script."""
         once = due(decided, progress, step)
         if decided is not None:
             refuse(decided, once, self.applies, why)
             AdamSettings.of(self._engine).impose(self._engine, standing)
+        self._restore_attention = override_attention(engine, standing)
         self._order: TrainOrder | None = None
         if why["seed"] is None:
             self._order = TrainOrder(trainer, loader, progress.reseeds, progress.left_out(standing.skipped))
@@ -155,6 +165,7 @@ class Applied:
 
     def close(self) -> None:
         """Takes back what was put into the trainer."""
+        self._restore_attention()
         for part in (self._order, self._lr, self._lengths):
             if part is not None:
                 part.close()
@@ -214,6 +225,8 @@ class Applied:
             "consumed_tokens": self.fed.tokens,
             "lr": float(self._engine.optimizer.param_groups[0]["lr"]),
             "lr_schedule": self.schedule.to_json() if self.schedule is not None else None,
+            "qk_clip": self._standing.qk_clip or 0.0 if "qk_clip" in self.applies else None,
+            "lr_factor_of": self._standing.lr_factor_of or {} if "lr_factor_of" in self.applies else None,
             "lr_schedule_unknown": why_no_schedule(self._trainer, self._engine) if self.schedule is None else None,
             "full_seqlen": lengths.full if lengths is not None else None,
             "seqlen": first,
@@ -237,14 +250,12 @@ class Applied:
 _BY_GROUP = {"betas": ("adam_beta1", "adam_beta2"), "eps": ("adam_eps",), "weight_decay": ("weight_decay",)}
 
 
-def what_applies(engine: Any, *, ordered: bool, shortened: bool) -> tuple[str, ...]:
-    """The keys of overrides.json that can be applied to this training."""
+def what_applies(engine: Any, why: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The keys of overrides.json that can be applied to this training; not those of which `why` says why not."""
     groups = engine.optimizer.param_groups
     adam = [key for name, keys in _BY_GROUP.items() if all(name in group for group in groups) for key in keys]
     others = {
-        "seqlen": shortened,
-        "seed": ordered,
-        "skip_samples": ordered,
+        **{key: reason is None for key, reason in why.items()},
         "reset_moments": "adam_beta2" in adam,
         "loss_scale": engine.fp16_enabled() and hasattr(engine.optimizer, "loss_scale"),
     }
@@ -273,4 +284,6 @@ _OFF: dict[str, Callable[[Any], bool]] = {
     "random_ltd": lambda value: not value.drops,
     "curriculum": lambda value: not value.metrics,
     "skipped": lambda value: not value,
+    "qk_clip": lambda value: not value,
+    "lr_factor_of": lambda value: not value,
 }

@@ -28,6 +28,8 @@ class Owner(NamedTuple):
     start: int
     size: int
     parameter: Parameter
+    offset: int = 0
+    """Of the first of them among the parameter's own elements."""
 
 
 def local(tensor: Any) -> Any:
@@ -47,7 +49,7 @@ def owners_of(optimizer: Any) -> Iterator[tuple[int, list[Owner]]]:
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):  # ZeRO 3
         for master, parameters in zip(optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups, strict=True):
             owners = _end_to_end(parameters, [p.partition_numel() for p in parameters])
-            yield id(master), [o._replace(size=_without_padding(o.parameter, o.size)) for o in owners]
+            yield id(master), [_of_this_rank(owner) for owner in owners]
     elif hasattr(optimizer, "single_partition_of_fp32_groups"):  # ZeRO 1 and 2
         yield from _linked(optimizer.single_partition_of_fp32_groups, optimizer.bit16_groups)
     elif hasattr(optimizer, "fp32_groups_flat_partition"):  # BF16_Optimizer
@@ -66,9 +68,11 @@ def _end_to_end(parameters: Sequence[Parameter], sizes: Sequence[int]) -> list[O
     return [Owner(start=a, size=n, parameter=p) for a, n, p in zip(starts, sizes, parameters, strict=False)]
 
 
-def _without_padding(parameter: Any, size: int) -> int:
-    """How many of this rank's `size` elements of a parameter that ZeRO 3 has cut up are the parameter's own."""
-    return max(0, min(size, int(parameter.ds_numel) - dist.get_rank(parameter.ds_process_group) * size))
+def _of_this_rank(owner: Owner) -> Owner:
+    """Of this rank's part of a parameter that ZeRO 3 has cut up, what is no padding."""
+    parameter: Any = owner.parameter
+    offset = dist.get_rank(parameter.ds_process_group) * owner.size
+    return owner._replace(size=max(0, min(owner.size, int(parameter.ds_numel) - offset)), offset=offset)
 
 
 def _linked(partitions: Iterable[Tensor], groups: Iterable[Iterable[Parameter]]) -> Iterator[tuple[int, list[Owner]]]:
@@ -76,8 +80,8 @@ def _linked(partitions: Iterable[Tensor], groups: Iterable[Iterable[Parameter]])
         owners = []
         for parameter in parameters:
             if (mapping := getattr(parameter, "_hp_mapping", None)) is not None:
-                address = mapping.get_hp_fragment_address()
-                owners.append(Owner(start=address.start, size=address.numel, parameter=parameter))
+                address, offset = mapping.get_hp_fragment_address(), mapping.lp_fragment_address.start
+                owners.append(Owner(start=address.start, size=address.numel, parameter=parameter, offset=offset))
         yield id(partition), owners
 
 

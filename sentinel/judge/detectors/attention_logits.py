@@ -28,7 +28,10 @@ class LogitWarning:
 
     @property
     def reason(self) -> str:
-        return f"since step {self.since_step} the largest attention logit is above {_LIMIT:g}: a divergence may follow"
+        return (
+            f"since step {self.since_step} the largest attention logit is above {_LIMIT:g}, which the rung key qk_clip "
+            "limits: a divergence may follow"
+        )
 
 
 class AttentionLogits(Detector):

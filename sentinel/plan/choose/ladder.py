@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.numbers import POSITIVE, outside
+from sentinel.vocabulary.numbers import POSITIVE, out_of_range, outside
 from sentinel.vocabulary.pacing import SLW_AND_BATCH, Shortening
-from sentinel.vocabulary.training_settings import OptimizerSettings
+from sentinel.vocabulary.training_settings import LR_ROLES, LrFactors, OptimizerSettings
 
 # how far back a rung rolls: see `choose_target`
 TargetRule = Literal["near", "earlier", "before_risky_window", "scratch"]
@@ -118,6 +118,14 @@ class Rung(OptimizerSettings):
     lr_factor: Annotated[float | None, POSITIVE] = None
     """Peak LR, as a multiple of what the run had at its own start (see compound); None leaves it alone."""
 
+    lr_factor_of: LrFactors | None = None
+    """Role or pattern -> LR of these parameters as a multiple of that of the rest, e.g. {"attention.qk" = 0.25}. Roles:
+    attention.qk, attention.qkv; any other name is a pattern of parameters' names, "*.q_proj.*". Factors multiply."""
+
+    qk_clip: Annotated[float | None, POSITIVE] = None
+    """Limit of the attention logits, e.g. 100: after each step the query and key weights of a head whose largest logit
+    passed it are scaled down (QK-clip); None leaves it alone."""
+
     clip_grad: Annotated[float | None, POSITIVE] = None
     """Largest global L2 norm of the gradient, above 0; None leaves it alone."""
 
@@ -161,7 +169,9 @@ class Rung(OptimizerSettings):
         return not self.page and self.wait_steps is None and not self.bisect
 
     def __post_init__(self) -> None:
-        set_keys = [f.name for f in fields(self) if getattr(self, f.name) != f.default and f.name not in _NAMING]
+        set_keys = [
+            f.name for f in fields(self) if getattr(self, f.name) not in (f.default, {}) and f.name not in _NAMING
+        ]
         if self.compound and not any(key.endswith("_factor") for key in set_keys):
             raise ConfigError(f"rung {self.name!r}: compound says how factors count, and the rung has none")
         if not set_keys:
@@ -179,7 +189,16 @@ class Rung(OptimizerSettings):
             raise ConfigError(f"rung {self.name!r}: clip_grad and clip_grad_factor say the same thing; leave one out")
         if (problem := outside(self)) is not None:
             raise ConfigError(f"rung {self.name!r}: {problem}")
+        self._check_lr_factors()
         self._check_free()
+
+    def _check_lr_factors(self) -> None:
+        for name, factor in (self.lr_factor_of or {}).items():
+            if re.fullmatch(r"attention\.\w+", name) and name not in LR_ROLES:
+                roles = ", ".join(sorted(LR_ROLES))
+                raise ConfigError(f"rung {self.name!r}: lr_factor_of has no role {name!r}; the roles are {roles}")
+            if (problem := out_of_range(POSITIVE, factor, f"lr_factor_of.{name}")) is not None:
+                raise ConfigError(f"rung {self.name!r}: {problem}")
 
     def _check_free(self) -> None:
         for key, (wanted, pattern) in _FREE_FORM.items():

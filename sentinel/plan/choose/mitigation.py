@@ -67,6 +67,8 @@ def _changed(rung: Rung, baseline: Baseline, anchor: Anchor) -> TrainingSettings
         batch_size=batch_size_for(rung, standing.batch_size, baseline, anchor),
         random_ltd=random_ltd_for(rung, baseline, anchor),
         curriculum=curriculum_for(rung, baseline, anchor),
+        qk_clip=rung.qk_clip or baseline.qk_clip or None,
+        lr_factor_of={**(baseline.lr_factor_of or {}), **(rung.lr_factor_of or {})} or None,
         free=_free(rung, baseline),
         **_numbers(rung, baseline),
     )
@@ -98,6 +100,8 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
             said.append(f"{words_of(key)} {'(not reported)' if before is None else f'{before:g}'} -> {after:g}")
         elif key in _SHOWN and after is not None:
             said.append(f"{words_of(key)} {after}")
+        elif key == "lr_factor_of":
+            said += [f"LR of {name} x {x:g}" for name, x in after.items() if (before or {}).get(name) != x]
     return (*said, *added_words(standing.free, baseline.free), *left_as_it_is(standing, baseline))
 
 

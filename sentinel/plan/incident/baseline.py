@@ -70,7 +70,8 @@ class Baseline(TrainingSettings, Described):
         if self.total_steps is not None:  # the run ends by its steps as well
             kept["total_tokens"] = None
         free = self.free if self.free != Free() else None
-        return TrainingSettings(**kept | {"free": free, "skipped": self.skipped or None})
+        off = {name: getattr(self, name) or None for name in ("skipped", "qk_clip", "lr_factor_of")}
+        return TrainingSettings(**kept | {"free": free} | off)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Baseline:
