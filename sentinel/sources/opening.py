@@ -82,23 +82,49 @@ def open_log(path: Path, format_name: str | None = None, columns: Mapping[str, s
 
 def in_columns(records: Iterable[Record | AlikeSamples], tally: Tally) -> Iterator[Readings]:
     """The samples among the records, a chunk at a time; the tally keeps the other records."""
+    parts: list[Readings] = []
+    waiting = 0
+    for part in _parts(records, tally):
+        if parts and (part.attempt != parts[0].attempt or waiting >= _CHUNK_SAMPLES):
+            yield _joined(parts)
+            parts, waiting = [], 0
+        parts.append(part)
+        waiting += len(part)
+    if parts:
+        yield _joined(parts)
+
+
+def _parts(records: Iterable[Record | AlikeSamples], tally: Tally) -> Iterator[Readings]:
+    """The same, in chunks of any size."""
     samples: list[Sample] = []
     for record in records:
-        if isinstance(record, AlikeSamples):
-            if samples:
-                yield Readings.of(samples, tally.fields)
-                samples = []
-            yield _readings_of(record, tally.fields)
-            continue
-        if not isinstance(record, Sample):
+        if not isinstance(record, Sample | AlikeSamples):
             tally.keep(record)
             continue
-        if samples and (record.attempt != samples[0].attempt or len(samples) == _CHUNK_SAMPLES):
+        alike = isinstance(record, AlikeSamples)
+        if samples and (alike or record.attempt != samples[0].attempt or len(samples) == _CHUNK_SAMPLES):
             yield Readings.of(samples, tally.fields)
             samples = []
-        samples.append(record)
+        if isinstance(record, AlikeSamples):
+            yield _readings_of(record, tally.fields)
+        else:
+            samples.append(record)
     if samples:
         yield Readings.of(samples, tally.fields)
+
+
+def _joined(parts: Sequence[Readings]) -> Readings:
+    if len(parts) == 1:
+        return parts[0]
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    measured = {name: np.concatenate([part.has(name) for part in parts]) for name in names}
+    return Readings(
+        attempt=parts[0].attempt,
+        steps=np.concatenate([part.steps for part in parts]),
+        columns={name: np.concatenate([part.values(name) for part in parts]) for name in names},
+        measured={name: there for name, there in measured.items() if not there.all()},
+        skipped=np.concatenate([~part.updated for part in parts]),
+    )
 
 
 def _readings_of(alike: AlikeSamples, names: Sequence[str]) -> Readings:
