@@ -21,7 +21,7 @@ NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
 _SHOWN = 200  # characters of an unreadable line that are kept
 _MANY = 4  # lines that are taken together at least
 _MOST_SHAPES = 16  # that are learned of one log: learning takes as long as reading a hundred lines
-_MOST_REFUSED = 8  # times in a row; lines of several ranks, for one, are never taken together
+_MOST_REFUSED = 32  # times in a row; lines of several ranks, for one, are never taken together
 
 
 class LineReader:
@@ -130,7 +130,7 @@ class LineReader:
         self, lines: Sequence[tuple[int, str]], texts: Sequence[tuple[str, ...]]
     ) -> Iterator[Record | AlikeSamples]:
         """Lines of one shape. The first and the last are read by themselves: what was open before and stays open."""
-        rest = lines
+        rest, records = lines, None
         if len(lines) >= _MANY and self._shape is not None:
             yield from self.feed(lines[0][1], lines[0][0])
             records = self._together(AlikeLines(self._shape, [line for _, line in lines[1:]], texts[1:]))
@@ -138,17 +138,17 @@ class LineReader:
             rest = lines[1:] if records is None else lines[-1:]
         for number, line in rest:
             yield from self.feed(line, number)
+        if lines:
+            self._refused = self._refused + 1 if records is None else 0
+            if self._refused >= _MOST_REFUSED:
+                self._shape, self._shapes_left = None, 0
 
     def _together(self, lines: AlikeLines) -> list[Record | AlikeSamples] | None:
         """The samples of all but the last line; None, with none read, where they have to be read one by one."""
         steps, before_last = self.decoder.steps_of(lines), lines.but_last()
         records = None if steps is None else self._merge.take_all(before_last, steps)
         if steps is None or records is None:
-            self._refused += 1
-            if self._refused >= _MOST_REFUSED:
-                self._shape, self._shapes_left = None, 0
             return None
-        self._refused = 0
         self.decoder.pass_over(before_last, steps[:-1])
         self.lines += len(before_last)
         self.readings += len(before_last)

@@ -21,7 +21,7 @@ _YEAR = r"(?:19[89]|20[0-9])[0-9]"
 _TIME = rf"(?<![0-9])(?:{_YEAR}[-/][0-9]{{2}}[-/][0-9]{{2}}|[0-9]{{2}}/[0-9]{{2}}/{_YEAR}){_CLOCK}"
 _NUMBER = r"(?:(?<=[\s:=('\"])[-+])?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 _TOKEN = re.compile(rf"({_TIME})|{_NUMBER}")
-_LOOSE_CLOCK = re.compile(r"0[ T]0:0:0")  # with a date before it that is no token: its parts together are a time
+_LOOSE_CLOCK = re.compile(r"0[ T] *0:0:0")  # with a date before it that is no token: its parts together are a time
 _BEGINS_LINE = re.compile(r"\s*\[?")  # a number there is a rank where it has few digits
 _GOES_ON = (".", "_", "e", "E")  # what follows no number that ends there
 _OTHER_DIGITS = tuple(str.maketrans("0123456789", other) for other in ("2345678912", "5678912345"))
@@ -51,8 +51,9 @@ def shape_of(line: str, read: Callable[[str], Reading | None]) -> LineShape | No
             parts += [re.escape(literal), re.escape(token[0])]
             continue
         name, how, place = found
-        spaces = len(literal) - len(literal.rstrip(" "))
-        parts.append(re.escape(literal[: len(literal) - spaces]) + " {1,40}" * (spaces > 0))
+        words = literal.rstrip(" ")
+        padded = words != literal and (name or words.endswith((":", "=", "|")))  # `rank 3` and `rank  3` are not alike
+        parts.append(re.escape(words) + " {1,40}" if padded else re.escape(literal))
         parts.append(f"({place})" if name else place)
         if name:
             groups.append((name, how))
