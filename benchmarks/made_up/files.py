@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.parquet
 from benchmarks.made_up.runs import Columns
 from sentinel.vocabulary.sample import Sample, encode
 
-__all__ = ["WRITERS"]
+__all__ = ["LOG_WRITERS", "WRITERS", "write_mlperf_log"]
 
 _BUFFER_BYTES = 1 << 20
 _BATCH = 2048
@@ -111,11 +112,56 @@ def write_megatron_log(path: Path, run: Iterable[Columns]) -> None:
                 )
 
 
+def write_torchtitan_log(path: Path, run: Iterable[Columns]) -> None:
+    """A line for each step, as TorchTitan's rank 0 logs it."""
+    with path.open("w", _BUFFER_BYTES) as file:
+        for stretch in run:
+            rows = (stretch[name].tolist() for name in ("step", "loss", "grad_norm"))
+            for step, loss, grad_norm in zip(*rows, strict=True):
+                at = datetime.fromtimestamp(1.7e9 + 3.0 * step, UTC).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
+                file.write(
+                    f"[rank0]:[titan] {at} - root - INFO - step: {step:2}  loss: {loss:8.5f}  grad_norm: "
+                    f"{grad_norm:7.4f}  memory: 66.91GiB(37.51%)  tps: {7000 + step % 997:,}  tflops: 314.71  mfu: "
+                    f"{13 + step % 97 / 100:.2f}%\n"
+                )
+
+
+def write_huggingface_log(path: Path, run: Iterable[Columns]) -> None:
+    """A dict for each logged step, as Hugging Face's Trainer prints it."""
+    with path.open("w", _BUFFER_BYTES) as file:
+        for stretch in run:
+            rows = (stretch[name].tolist() for name in ("step", "loss", "grad_norm", "lr"))
+            for step, loss, grad_norm, lr in zip(*rows, strict=True):
+                values = {"loss": round(loss, 4), "grad_norm": grad_norm, "learning_rate": lr}
+                file.write(f"{values | {'epoch': round(step / 5000, 2)}}\n")
+
+
+def write_mlperf_log(path: Path, size: int) -> None:
+    """A log of MLPerf without a loss, of so many bytes: throughputs, and what NCCL says."""
+    with path.open("w", _BUFFER_BYTES) as file:
+        step = 0
+        while file.tell() < size:
+            step += 1
+            for rank in range(4):
+                file.write(f"{rank}: NCCL INFO Channel {step % 32:02d}/32 : {rank}[{rank}] -> 7[7] via P2P/CUMEM\n")
+            for key in ("tracked_stats", "block_start", "eval_accuracy", "block_stop") * 2:
+                value = f'{{"throughput": {1000 + step % 97}.25}}' if key == "tracked_stats" else "0.5"
+                file.write(
+                    f':::MLLOG {{"namespace": "", "time_ms": {1775725571002 + step * 100}, "event_type": '
+                    f'"POINT_IN_TIME", "key": "{key}", "value": {value}, "metadata": {{"step": {step}}}}}\n'
+                )
+
+
+LOG_WRITERS = {
+    "megatron_log": ("run.log", write_megatron_log),
+    "torchtitan_log": ("run.log", write_torchtitan_log),
+    "huggingface_log": ("run.log", write_huggingface_log),
+}
 WRITERS: dict[str, tuple[str, Callable[[Path, Iterable[Columns]], None]]] = {
     "csv": ("run.csv", write_csv),
     "parquet": ("run.parquet", write_parquet),
     "jsonl": ("run.jsonl", write_jsonl),
     "journal": ("0001.jsonl", write_journal),
-    "megatron_log": ("run.log", write_megatron_log),
+    **LOG_WRITERS,
 }
 """Format to the name of its file, and what writes it."""

@@ -167,36 +167,62 @@ def _check_no_rl(names: Iterable[str], where: str) -> None:
 _VALUED = r"['\"]?\s*[:=| ]\s*['\"\[(]{0,2}[-+]?(?:\.?\d|nan|inf)"
 _NAME = r"(?:[\w/.-]{0,40}[_/ ])?"
 _PAIRS = r"(?:chosen|reject|margin|accurac|acc\b|bench)"  # rewards of DPO's pairs, of a reward model, and a benchmark
-# What logs of reinforcement learning have beside a loss. One of the first kind tells it; of the second, two do.
-_OF_RL = {
-    "a policy loss": re.compile(
-        rf"(?<![a-z])(?:policy|pg|act(?:or)?|surrogate)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE
+# What logs of reinforcement learning have beside a loss. One of the first kind tells it; of the second, two do. Before
+# each pattern, in small letters, words of which one stands where it matches: they are found several times as fast.
+_BEFORE_LOSS = ("_loss", " loss")
+_Signs = dict[str, tuple[tuple[str, ...], re.Pattern[str]]]
+_OF_RL: _Signs = {
+    "a policy loss": (
+        _BEFORE_LOSS,
+        re.compile(rf"(?<![a-z])(?:policy|pg|act(?:or)?|surrogate)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
     ),
-    "a reward": re.compile(
-        rf"(?<![\w/.-])(?!{_NAME}{_PAIRS})(?:{_NAME}rewards?(?![\w/]{{0,40}}{_PAIRS})[\w/]{{0,40}}"
-        rf"|(?:mean|avg|average)_r|r_(?:mean|avg)){_VALUED}",
-        re.IGNORECASE,
+    "a reward": (
+        ("reward", "mean_r", "avg_r", "average_r", "r_mean", "r_avg"),
+        re.compile(
+            rf"(?<![\w/.-])(?!{_NAME}{_PAIRS})(?:{_NAME}rewards?(?![\w/]{{0,40}}{_PAIRS})[\w/]{{0,40}}"
+            rf"|(?:mean|avg|average)_r|r_(?:mean|avg)){_VALUED}",
+            re.IGNORECASE,
+        ),
     ),
-    "a return": re.compile(
-        rf"(?<![a-z])(?:(?:mean|avg|average|ep(?:isode)?|episodic)_(?:returns?|ret)|returns?[_/](?:mean|avg|max)){_VALUED}",
-        re.IGNORECASE,
+    "a return": (
+        ("_ret", "return"),
+        re.compile(
+            rf"(?<![a-z])(?:(?:mean|avg|average|ep(?:isode)?|episodic)_(?:returns?|ret)|returns?[_/](?:mean|avg|max)){_VALUED}",
+            re.IGNORECASE,
+        ),
     ),
-    "an advantage": re.compile(rf"(?<![a-z])adv(?:antages?)?(?:[_/]\w{{1,40}})?{_VALUED}", re.IGNORECASE),
-    "a share of clipped ratios": re.compile(
-        rf"(?<![a-z])(?:pg_|ppo_|ratio_)?clip[_ ]?(?:frac(?:tion)?|ratio/\w{{1,30}}){_VALUED}", re.IGNORECASE
+    "an advantage": (("adv",), re.compile(rf"(?<![a-z])adv(?:antages?)?(?:[_/]\w{{1,40}})?{_VALUED}", re.IGNORECASE)),
+    "a share of clipped ratios": (
+        ("clip",),
+        re.compile(
+            rf"(?<![a-z])(?:pg_|ppo_|ratio_)?clip[_ ]?(?:frac(?:tion)?|ratio/\w{{1,30}}){_VALUED}", re.IGNORECASE
+        ),
     ),
-    "a length of responses": re.compile(
-        rf"(?<![a-z])(?:(?:mean|avg)_)?(?:resp(?:onses?)?|completions?|rollouts?)[_/](?:mean_)?(?:tokens|len(?:gths?)?)"
-        rf"(?:[_/]\w{{1,40}})?{_VALUED}",
-        re.IGNORECASE,
+    "a length of responses": (
+        ("resp", "completion", "rollout"),
+        re.compile(
+            rf"(?<![a-z])(?:(?:mean|avg)_)?(?:resp(?:onses?)?|completions?|rollouts?)[_/](?:mean_)?(?:tokens|len(?:gths?)?)"
+            rf"(?:[_/]\w{{1,40}})?{_VALUED}",
+            re.IGNORECASE,
+        ),
     ),
 }
-_OF_RL_OR_OTHERS = {
-    "a value loss": re.compile(rf"(?:value|vf|cri(?:tic)?)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
-    "a KL": re.compile(rf"(?<![a-z])(?:approx_|mean_|rev_)?kl(?:[_/ ][\w/]{{0,40}})?{_VALUED}", re.IGNORECASE),
-    "an entropy": re.compile(rf"(?<![a-z-])(?<!cross_)(?<!cross )entropy(?:[_/]\w{{1,40}})?{_VALUED}", re.IGNORECASE),
+_OF_RL_OR_OTHERS: _Signs = {
+    "a value loss": (
+        _BEFORE_LOSS,
+        re.compile(rf"(?:value|vf|cri(?:tic)?)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
+    ),
+    "a KL": (
+        ("kl",),
+        re.compile(rf"(?<![a-z])(?:approx_|mean_|rev_)?kl(?:[_/ ][\w/]{{0,40}})?{_VALUED}", re.IGNORECASE),
+    ),
+    "an entropy": (
+        ("entropy",),
+        re.compile(rf"(?<![a-z-])(?<!cross_)(?<!cross )entropy(?:[_/]\w{{1,40}})?{_VALUED}", re.IGNORECASE),
+    ),
 }
-# One of these is in each line with a sign; the cheapest test first.
+_QUICK = tuple({word for words, _ in [*_OF_RL.values(), *_OF_RL_OR_OTHERS.values()] for word in words})
+# One of these is in each line with a sign, too.
 _WORDS_OF_RL = re.compile(
     r"reward|policy|pg_|act(?:or)?_loss|act loss|surrogate|mean_r|avg_r|average_r|r_mean|r_avg|return|_ret|adv|clip"
     r"|resp|completion|rollout|\bkl|_kl|entropy|value|critic|vf_",
@@ -206,11 +232,19 @@ _WORDS_OF_RL = re.compile(
 
 def signs_of_rl(text: str) -> frozenset[str]:
     """Which numbers of reinforcement learning the text names: none, or so many that it is of nothing else."""
-    if _WORDS_OF_RL.search(text) is None:
+    small = text.casefold()
+    if not any(word in small for word in _QUICK) or _WORDS_OF_RL.search(text) is None:
         return frozenset()
-    told = {sign for sign, pattern in _OF_RL.items() if pattern.search(text)}
-    beside = {sign for sign, pattern in _OF_RL_OR_OTHERS.items() if pattern.search(text)}
+    told, beside = _found(_OF_RL, text, small), _found(_OF_RL_OR_OTHERS, text, small)
     return frozenset(told | beside if told or len(beside) > 1 else ())
+
+
+def _found(signs: _Signs, text: str, small: str) -> set[str]:
+    return {
+        sign
+        for sign, (words, pattern) in signs.items()
+        if any(word in small for word in words) and pattern.search(text)
+    }
 
 
 def of_rl(signs: frozenset[str]) -> str:

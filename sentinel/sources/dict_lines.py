@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.sources.column_names import SPLITS, is_of_training, is_of_validation
-from sentinel.sources.line_events import FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events, fields_of
+from sentinel.sources.line_events import (
+    CHECKPOINT_WORDS,
+    FROM_ZERO,
+    Decoder,
+    Evaluated,
+    Event,
+    Reading,
+    checkpoint_events,
+    fields_of,
+)
 from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.vocabulary.errors import LineError
 
@@ -32,6 +41,7 @@ class Fairseq(Decoder):
     """fairseq's json log: values are strings, and losses are in bits (base 2), as its `ppl` = 2^loss shows."""
 
     note = "losses are written in bits (base 2) and given in nats"
+    words = ("num_updates", "train_inner", "gradient overflow detected", *CHECKPOINT_WORDS)
     has_updates = False  # lines of single updates; without them the sums of epochs are all that there is
 
     def learn(self, other: Decoder) -> None:
@@ -100,6 +110,7 @@ class JsonLines(Decoder):
     """One JSON object a line with a step and a loss under any of their usual names."""
 
     takes_columns = True
+    words = ("{", *CHECKPOINT_WORDS)
 
     def decode(self, line: str) -> Sequence[Event] | None:
         begin = line.find("{")
@@ -149,6 +160,7 @@ class MlPerf(Decoder):
     metadata have the count of samples and no step, a step is that count over the global batch size that the log names,
     and the count itself where it names none."""
 
+    words = (":::MLLOG {",)
     _batch = 0  # samples
     _from_zero = False
 

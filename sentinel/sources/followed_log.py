@@ -17,7 +17,8 @@ from pathlib import Path
 from sentinel.sources.file_bytes import LineSplitter
 from sentinel.sources.line_decoders import LineFormat
 from sentinel.sources.line_formats import format_named
-from sentinel.sources.log_file import NO_COLUMNS, LineReader, Trial, format_of
+from sentinel.sources.line_reader import NO_COLUMNS, LineReader
+from sentinel.sources.log_file import Trial, format_of, one_by_one
 from sentinel.sources.rank_merge import RankMerge
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
@@ -123,13 +124,19 @@ class _RankLog:
         self.quiet = True
         for lines in self._file.poll():
             self.quiet = False
-            for number, line in lines:
-                yield from self._tried(number, line) if self.reader is None else self.reader.feed(line, number)
+            yield from self._read(lines)
             self._refuse("" if self.reader is None else self.reader.refusal)
         if self.quiet and self.reader is None:
             yield from self._decide()
         if self.quiet and self.reader is not None:
             yield from self.reader.end()
+
+    def _read(self, lines: Lines) -> Iterator[Record]:
+        for at, (number, line) in enumerate(lines):
+            if self.reader is not None:
+                yield from one_by_one(self.reader.feed_all(lines[at:]))
+                return
+            yield from self._tried(number, line)
 
     def _tried(self, number: int, line: str) -> list[Record]:
         self._undecided.append((number, line))
@@ -149,8 +156,8 @@ class _RankLog:
             return []
         self.reader = LineReader(format_named(best.name), self._columns, best.decoder)
         log.info("%s: a log of the format %s", self._file.path, best.name)
-        lines, self._undecided = self._undecided, deque()
-        return [record for number, line in lines for record in self.reader.feed(line, number)]
+        lines, self._undecided = list(self._undecided), deque()
+        return list(one_by_one(self.reader.feed_all(lines)))
 
     def _refuse(self, problem: str) -> None:
         """ConfigError where the lines can be read in two ways."""

@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.sources.column_names import AS_FAIRSEQ
-from sentinel.sources.line_events import FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events
+from sentinel.sources.line_events import (
+    CHECKPOINT_WORDS,
+    FROM_ZERO,
+    Decoder,
+    Evaluated,
+    Event,
+    Reading,
+    checkpoint_events,
+)
 from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.sources.step_and_loss import (
     EVALUATES,
@@ -99,6 +107,7 @@ class Generic(Decoder):
     """Any line with a step and a loss. Recognised only where no format of its own is."""
 
     takes_columns = True
+    words: tuple[str, ...] = ("oss", "OSS", "xent", *CHECKPOINT_WORDS)
 
     def __init__(self) -> None:
         self.note = ""
@@ -115,6 +124,7 @@ class Generic(Decoder):
     def ask(self, columns: Mapping[str, str]) -> None:
         self._columns = {ours: _named(theirs, _COUNT if ours == "step" else VALUE) for ours, theirs in columns.items()}
         self._loss = columns.get("loss", "")
+        self.words = ("",) if self._loss else self.words
 
     def learn(self, other: Decoder) -> None:
         self.kinds = self._kinds = other.kinds.afresh()

@@ -8,7 +8,9 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
+from sentinel.sources.alike_lines import AlikeLines
 from sentinel.sources.line_events import Decoder, Evaluated, Event, ProgramEnded, ProgramStarted, Reading, fields_of
 from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.sources.two_jobs import TwoJobs
@@ -40,6 +42,7 @@ class HuggingFace(Decoder):
     """
 
     takes_columns = True
+    words = ("{", "Running training *****", "global step")
 
     def __init__(self) -> None:
         self.note = "the lines name no step: they are counted, so a step here is one logged line"
@@ -54,6 +57,40 @@ class HuggingFace(Decoder):
         self._resumed_step: int | None = None  # the global step that a start named last
         self._began_at: int | None = None  # the same, of the attempt under way
         self._open = ""  # the beginning of a dict that goes on on the next line
+
+    @property
+    def within(self) -> bool:  # type: ignore[override]
+        return bool(self._open)
+
+    def is_plain(self, line: str) -> bool:
+        return line.count("{") == 1
+
+    def steps_of(self, lines: AlikeLines) -> Sequence[int] | None:
+        texts = [self._last, *(line[line.find("{") :] for line in lines.lines)]
+        of_one_logger = {names for names, _ in self._newest} == {_names_in(texts[-1])}
+        again = any(text == last for last, text in pairwise(texts))
+        if again or self._ended or self._announced or not of_one_logger:
+            return None
+        epochs, steps = lines.column("epoch"), lines.column("step")
+        if steps[0] is not None:
+            return steps
+        grows = epochs[0] is not None and self.jobs.go_on(epochs, None)
+        if not grows or any(epoch < last for last, epoch in pairwise([*self._epochs[-1:], *epochs])):
+            return None
+        return range(self._count + 1, self._count + 1 + len(lines))
+
+    def pass_over(self, lines: AlikeLines, steps: Sequence[int]) -> None:
+        text = lines.lines[-1]
+        self._last, self._began_at = text[text.find("{") :], self._resumed_step
+        columns = {name: lines.column(name) for name in ("loss", "epoch", "lr")}
+        names = _names_in(self._last)
+        for at in range(-min(len(lines), _OTHER_LOGGERS), 0):
+            numbers = {name: column[at] for name, column in columns.items() if column[at] is not None}
+            self._newest.append((names, numbers))
+        if lines.column("step")[0] is None:
+            self.jobs.take_all(columns["epoch"], columns["loss"][-1])
+            self._epochs.extend(columns["epoch"])
+            self._count = steps[-1]
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """The events of one dict, or of several between the pieces of a progress bar."""
@@ -160,3 +197,7 @@ class HuggingFace(Decoder):
             self._epochs.append(self._epochs[-1])
         self._count += 1
         return self._count
+
+
+def _names_in(text: str) -> frozenset[str]:
+    return frozenset(name for name, _ in _PYTHON_PAIR.findall(text))

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sentinel.sources.alike_lines import AlikeLines
 from sentinel.sources.line_events import (
+    CHECKPOINT_WORDS,
     COUNTS,
     FROM_ZERO,
     Decoder,
@@ -51,8 +53,9 @@ class LinePattern:
     starts_at: re.Pattern[str] | None = None  # a line with the step at which training starts (group 1)
     # A line that says that this process has no loss; group 1 is the rank that has it.
     not_visible: re.Pattern[str] | None = None
+    start_words: tuple[str, ...] = ()  # words of which a line of `starts_at` or `not_visible` has one
     # Words of which a line about checkpoints has one; empty where such lines are not read.
-    checkpoint_words: tuple[str, ...] = ("heckpoint", "esum")
+    checkpoint_words: tuple[str, ...] = CHECKPOINT_WORDS
     note: str = ""  # what a reader of the numbers has to know; a sentence, or empty
 
 
@@ -89,6 +92,20 @@ class _LineDecoder(Decoder):
         self.takes_columns = pattern.pairs is not None
         self._from_zero = self._epochs_from_zero = False
         self._last = (0, 0)  # step and iteration of the last line
+        self.words = ("",)
+        if pattern.contains:
+            self.words = (pattern.contains[0], *pattern.start_words, *pattern.checkpoint_words)
+
+    def is_plain(self, line: str) -> bool:  # noqa: ARG002 - all lines are, or none
+        return not {"iteration", "per_epoch"} & self._pattern.line.groupindex.keys()
+
+    def steps_of(self, lines: AlikeLines) -> Sequence[int] | None:
+        steps = lines.column("step")
+        return (
+            None
+            if None in steps or (0 in steps and not self._from_zero)
+            else [step + self._from_zero for step in steps]
+        )
 
     def decode(self, line: str) -> Sequence[Event] | None:
         pattern = self._pattern
@@ -169,6 +186,11 @@ class _BlockDecoder(Decoder):
         # Step, total steps, rank and time of the header.
         self._open: tuple[int, int | None, str | None, float] | None = None
         self._items: dict[str, str] = {}
+        self.words = (pattern.sign, *CHECKPOINT_WORDS)
+
+    @property
+    def within(self) -> bool:  # type: ignore[override]
+        return self._open is not None
 
     def decode(self, line: str) -> Sequence[Event] | None:
         found = self._pattern.header.search(line) if self._pattern.sign in line else None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sentinel.sources.alike_lines import AlikeLines
 from sentinel.sources.column_names import meaning
 from sentinel.sources.line_text import number, time_of, whole
 from sentinel.sources.step_kinds import StepKinds
@@ -82,6 +83,10 @@ class Decoder:
     kinds = StepKinds()  # of the lines, where a step may stand in several kinds of them; else it stays empty
 
     jobs = TwoJobs("epochs", repeats=True)  # where a format places its lines by epochs; else it stays empty
+    # Words of which one stands in each line that has an event or changes what the next line is read as. The empty word
+    # stands in all.
+    words: tuple[str, ...] = ("",)
+    within = False  # whether a record over several lines is open: then any line may be of it
 
     @property
     def notes(self) -> list[str]:
@@ -102,13 +107,29 @@ class Decoder:
         """What was buffered of a record over several lines."""
         return ()
 
+    def may_read(self, line: str) -> bool:
+        """Whether the line may be anything to this format; quickly."""
+        return self.within or any(word in line for word in self.words)
+
+    def is_plain(self, line: str) -> bool:  # noqa: ARG002 - of this format none is
+        """Whether a line of readings is read by itself, and those that differ in their numbers alone are read alike."""
+        return False
+
+    def steps_of(self, lines: AlikeLines) -> Sequence[int] | None:
+        """The updates of plain lines that follow the last one; None where one of them has to be compared with others
+        before it is known what it says."""
+        raise NotImplementedError
+
+    def pass_over(self, lines: AlikeLines, steps: Sequence[int]) -> None:
+        """Takes note of lines that were read by `steps_of`."""
+
 
 def checked(event: Event) -> Event:
     """The event, of a step with fields of Sample alone. LineError where one of its counts or its time is impossible."""
     if event.time_unix_s not in UNIX_SECONDS:
         raise LineError(f"the time should be {UNIX_SECONDS}, not {event.time_unix_s:g}")
     if isinstance(event, Reading):
-        for name in _BESIDE:
+        for name in BESIDE:
             event.fields.pop(name, None)
         if "skipped" in event.fields:
             event.fields["skipped"] = bool(event.fields["skipped"])
@@ -186,7 +207,7 @@ def _milliseconds(text: str) -> float | None:
     return None if read is None else read / 1000
 
 
-_BESIDE = ("step", "validation_loss", "nan_iterations")  # read of lines, and no field of a sample
+BESIDE = ("step", "validation_loss", "nan_iterations")  # read of lines, and no field of a sample
 _READ_BY: Mapping[str, Callable[[str], float | None]] = {
     **dict.fromkeys(COUNTS | {"skipped", "nan_iterations"}, whole),
     **dict.fromkeys(("loss", "validation_loss", "grad_norm", "lr", "loss_scale", "epoch"), number),
@@ -195,6 +216,7 @@ _READ_BY: Mapping[str, Callable[[str], float | None]] = {
 }
 
 
+CHECKPOINT_WORDS = ("heckpoint", "esum")  # of which a line of `checkpoint_events` has one
 _STEP = r"(?:global[_ ]?step|step|iteration|iter|updates?|ba)\s*[:=_@-]?\s*(\d{1,15})"
 _LOADED = re.compile(rf"\b(?:load|restor|resum)(?:ed|ing|es|e)\b[^|]{{0,400}}?{_STEP}", re.IGNORECASE)
 _SAVED = re.compile(rf"\b(?:saved|finished saving|wrote)\b[^|]{{0,400}}?{_STEP}", re.IGNORECASE)

@@ -89,6 +89,7 @@ FORMATS: tuple[LineFormat, ...] = (
             validation_head=EVALUATES,
             starts_at=re.compile(r"\bTraining starts at step (\d+)"),
             not_visible=re.compile(r"\b[Ll]oss is not visible\b.{0,80}?\brank (\d+)"),
+            start_words=("Training starts at step ", "oss is not visible"),
         ),
     ),
     LineFormat(  # OLMo and OLMo-core

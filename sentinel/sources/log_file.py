@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from sentinel.bounded import unpacked
+from sentinel.sources.alike_lines import AlikeSamples
 from sentinel.sources.column_names import of_rl, signs_of_rl
-from sentinel.sources.column_source import Tally
 from sentinel.sources.file_bytes import LineSplitter
 from sentinel.sources.line_decoders import LineFormat
-from sentinel.sources.line_events import Decoder, Evaluated, Event, Reading, checked
+from sentinel.sources.line_events import Decoder
 from sentinel.sources.line_formats import FORMATS, format_named
-from sentinel.sources.line_text import ANSI, unwrapped
-from sentinel.sources.rank_merge import AttemptMerge
+from sentinel.sources.line_reader import LONGEST, NO_COLUMNS, LineReader
 from sentinel.sources.taken_names import TakenNames
-from sentinel.vocabulary.errors import ConfigError, LineError
+from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
 
 _CHUNK_BYTES = 1 << 18
@@ -26,99 +24,7 @@ _HEAD_LINES = 2_000  # by which a format is recognised; more where they have no 
 _MOST_HEAD_LINES, _MOST_HEAD_CHARACTERS = 200_000, 1 << 26  # of the head: each format is tried on each of its lines
 _ENOUGH, _ENOUGH_GENERIC = 2, 10  # readings after which a format is certain; `generic` waits for one of its own
 _STRAY = 20  # where `generic` reads so many times more lines than any other format, those were another program's
-_LONGEST = 1 << 16  # characters; no trainer writes so much about a step, and patterns are tried at every place
 _FEW_OF_RL = 2  # lines with words of reinforcement learning that any log may have
-NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
-_SHOWN = 200  # characters of an unreadable line that are kept
-
-
-class LineReader:
-    """Turns lines into records. `readings` counts the lines, or blocks of lines, with a step's readings; `foreign` the
-    lines of other programs, such as warnings and progress bars, which are not errors. `columns` (field to name) are
-    looked for where the format has names; `learned` is a decoder that has seen the head of the log."""
-
-    def __init__(
-        self, line_format: LineFormat, columns: Mapping[str, str] = NO_COLUMNS, learned: Decoder | None = None
-    ) -> None:
-        self.name = line_format.name
-        self.decoder = line_format.decoder()
-        self.decoder.ask(columns)
-        if learned is not None:
-            self.decoder.learn(learned)
-        self._merge = AttemptMerge(one_writer=line_format.one_writer)
-        self.tally = Tally()  # of the lines that are damaged
-        self.lines = self.readings = self.evaluations = self.foreign = 0
-        self.taken: TakenNames | None = None  # finds out which words became which field, where that is wanted
-
-    @property
-    def unreadable(self) -> int:
-        """Lines of the format that are damaged, so far."""
-        return self.tally.unreadable
-
-    @property
-    def refusal(self) -> str:
-        """Why the lines that were read are not to be judged; a sentence, or empty."""
-        kinds = self.decoder.kinds
-        return kinds.problem or kinds.displaced or self.decoder.jobs.problem or self._merge.problem
-
-    @property
-    def note(self) -> str:
-        """What a person has to know of this log's numbers; sentences, or empty."""
-        notes = list(self.decoder.notes)
-        if averaged := self._merge.averaged:
-            taken = "taken for other ranks', a step is the mean of them"
-            notes.append(f"{averaged} lines have the step before them and another loss: {taken}")
-        return "; ".join(notes)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {
-            "steps": self.readings,
-            "evaluations": self.evaluations,
-            "repeated": self._merge.repeated,
-            "left_out": sum(self.decoder.kinds.left_out.values()),
-            "unreadable": self.unreadable,
-            "other": self.foreign,
-        }
-
-    def feed(self, line: str, number: int | None = None) -> list[Record]:
-        """The records that are complete with this line. Never raises; `number` is the line's own, counted from 1."""
-        self.lines += 1
-        if len(line) > _LONGEST:
-            self.foreign += 1
-            return []
-        if "\x1b" in line:
-            line = ANSI.sub("", line)
-        if line.startswith("{") and (inner := unwrapped(line)) is not None:
-            self.lines -= 1
-            return [record for part in inner for record in self.feed(part, number)]
-        try:
-            events = self.decoder.decode(line)
-            for event in events or ():
-                checked(event)
-        except LineError as error:
-            self.tally.cannot_read(number or self.lines, f"{error}: {line[:_SHOWN]}")
-            return []
-        if self.taken is not None:
-            self.taken.push(line, events or ())
-        if events is None:
-            self.foreign += 1
-            return []
-        return self._merged(events)
-
-    def end(self) -> list[Record]:
-        """What is buffered: nothing more is expected for now. Feeding may go on after it."""
-        return [*self._merged(self.decoder.end()), *self._merge.complete()]
-
-    def _merged(self, events: Sequence[Event]) -> list[Record]:
-        records: list[Record] = []
-        for event in events:
-            if type(event) is Reading:
-                self.readings += 1
-            elif type(event) is Evaluated:
-                self.evaluations += 1
-            records += self._merge.take(event)
-        return records
 
 
 class Trial:
@@ -127,19 +33,33 @@ class Trial:
     def __init__(self, columns: Mapping[str, str] = NO_COLUMNS) -> None:
         readers = [LineReader(each, columns) for each in FORMATS]
         self._readers = [each for each in readers if each.decoder.takes_columns or not columns]
+        self._of_word: dict[str, list[LineReader]] = {}
+        for reader in self._readers:
+            for word in reader.decoder.words:
+                self._of_word.setdefault(word, []).append(reader)
+        self.decided = False  # whether the format is certain
         self._asks_for_loss = "loss" in columns
         self._of_rl = self._of_rl_anywhere = 0  # lines of steps, and all lines, with numbers of reinforcement learning
         self._begun = False  # whether a step was read
         self._signs: frozenset[str] = frozenset()
 
     def feed(self, line: str) -> None:
-        if len(line) <= _LONGEST and not self._asks_for_loss and (signs := signs_of_rl(line)):
+        if len(line) <= LONGEST and not self._asks_for_loss and (signs := signs_of_rl(line)):
             self._begun = self._begun or self.has_read
             self._of_rl_anywhere += 1
             self._of_rl += self._begun or "loss" in line.lower()  # else the settings of a framework may name them
             self._signs |= signs
-        for reader in self._readers:
+        if "\x1b" in line or line.startswith("{"):
+            concerned = set(self._readers)
+        else:
+            concerned = {reader for word, readers in self._of_word.items() if word in line for reader in readers}
+            concerned.update(reader for reader in self._readers if reader.decoder.within)
+        for reader in concerned:
             reader.feed(line)
+        if concerned and not self.decided:
+            *specific, generic = self._readers
+            enough = any(reader.readings >= _ENOUGH for reader in specific)
+            self.decided = enough or generic.readings >= _ENOUGH_GENERIC
 
     @property
     def refusal(self) -> str:
@@ -168,11 +88,6 @@ class Trial:
     @property
     def has_read(self) -> bool:
         return any(reader.readings for reader in self._readers)
-
-    @property
-    def decided(self) -> bool:
-        *specific, generic = self._readers
-        return generic.readings >= _ENOUGH_GENERIC or any(reader.readings >= _ENOUGH for reader in specific)
 
 
 def format_of(name: str, columns: Mapping[str, str]) -> LineFormat:
@@ -210,12 +125,14 @@ class LogFile:
         self.reader, self.splitter = self._new_reader(), LineSplitter()
 
     def __iter__(self) -> Iterator[Record]:
+        return one_by_one(self.in_stretches())
+
+    def in_stretches(self) -> Iterator[Record | AlikeSamples]:
+        """The records, with many samples as one where nothing but steps is new."""
         self.reader, self.splitter = reader, splitter = self._new_reader(), LineSplitter()
         reader.taken = TakenNames() if self.explains else None
-        for number, line in _lines(self.path, splitter):
-            records = reader.feed(line, number)
-            if records:
-                yield from records
+        for lines in _chunks(self.path, splitter):
+            yield from reader.feed_all(lines)
         yield from reader.end()
         if reader.refusal:
             raise ConfigError(f"{self.path}: {reader.refusal}")
@@ -223,7 +140,8 @@ class LogFile:
 
 def _recognised(path: Path, columns: Mapping[str, str]) -> LineReader:
     trial, characters = Trial(columns), 0
-    for count, (_, line) in enumerate(_lines(path, LineSplitter()), start=1):
+    lines = (line for lines in _chunks(path, LineSplitter()) for _, line in lines)
+    for count, line in enumerate(lines, start=1):
         trial.feed(line)
         characters += len(line)
         enough = count >= _MOST_HEAD_LINES or characters >= _MOST_HEAD_CHARACTERS
@@ -245,12 +163,20 @@ def _recognised(path: Path, columns: Mapping[str, str]) -> LineReader:
     return best
 
 
-def _lines(path: Path, splitter: LineSplitter) -> Iterator[tuple[int, str]]:
+def one_by_one(records: Iterable[Record | AlikeSamples]) -> Iterator[Record]:
+    for record in records:
+        if isinstance(record, AlikeSamples):
+            yield from record.samples()
+        else:
+            yield record
+
+
+def _chunks(path: Path, splitter: LineSplitter) -> Iterator[list[tuple[int, str]]]:
     try:
         with unpacked(path) as file:
             while chunk := file.read(_CHUNK_BYTES):
-                yield from splitter.feed(chunk)
-            yield from splitter.end()
+                yield splitter.feed(chunk)
+            yield splitter.end()
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or f"a gzip file that is not whole ({error})"
         raise ConfigError(f"{path}: {why}") from error

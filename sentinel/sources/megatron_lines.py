@@ -18,9 +18,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+from sentinel.sources.alike_lines import AlikeLines
 from sentinel.sources.line_events import (
+    CHECKPOINT_WORDS,
     Decoder,
     Evaluated,
     Event,
@@ -59,6 +62,7 @@ _SAVED = re.compile(
 )
 _PACE = re.compile(r"[\s\d.]*samples/sec:[^|]*\|\s*$")  # GPT-NeoX writes this before the iteration
 _TAG = re.compile(r"(?:global_step|iter_)\d+(?=/|$)")
+_COUNTED = re.compile(r"\biteration\s*[:=#]?\s*\d", re.IGNORECASE)
 _AFTER_THE_LOSS = ("loss_scale", "grad_norm", "skipped", "nan_iterations")
 _LONGEST_SENTENCE = 2_000
 # A grad norm as large as this is printed with six digits: the same value twice is not a coincidence.
@@ -68,12 +72,33 @@ _TELLING_DIGITS = 100.0
 class Megatron(Decoder):
     """Megatron's training_log and its arguments."""
 
+    words = ("teration", "ITERATION", " arguments ", "OVERFLOW!", "start from random", "not load any checkpoint")
+
     def __init__(self) -> None:
         self._arguments = Arguments()
         self._barred = False
         self._overflow = False
         # Step, grad norm and loss scale of the last line.
         self._last: tuple[int, float | None, float | None] = (0, None, None)
+
+    @property
+    def within(self) -> bool:  # type: ignore[override]
+        return self._arguments.open
+
+    def is_plain(self, line: str) -> bool:
+        return line.rstrip().endswith("|") and len(_COUNTED.findall(line)) == 1
+
+    def steps_of(self, lines: AlikeLines) -> Sequence[int] | None:
+        _, last_norm, last_scale = self._last
+        norms, scales = [last_norm, *lines.column("grad_norm")], [last_scale, *lines.column("loss_scale")]
+        stale = any(norm == last and norm is not None and norm >= _TELLING_DIGITS for last, norm in pairwise(norms))
+        if self._overflow or stale or 0.0 in norms or any(_fell(*two) for two in pairwise(scales)):
+            return None
+        steps = lines.column("step")
+        return None if None in steps else steps
+
+    def pass_over(self, lines: AlikeLines, steps: Sequence[int]) -> None:
+        self._last = (steps[-1], lines.column("grad_norm")[-1], lines.column("loss_scale")[-1])
 
     def decode(self, line: str) -> Sequence[Event] | None:
         if "teration" in line or "ITERATION" in line:
@@ -151,7 +176,7 @@ class Megatron(Decoder):
         norm, scale = fields.get("grad_norm"), fields.get("loss_scale")
         last_step, last_norm, last_scale = self._last
         interval = step - last_step if 0 < last_step < step else self._arguments.interval or 1
-        fell = scale is not None and last_scale is not None and scale < last_scale
+        fell = _fell(last_scale, scale)
         scaled = scale is not None and scale != 1.0
         stale = scaled and norm is not None and norm == last_norm and (norm >= _TELLING_DIGITS or fell)
         if norm == 0.0 or stale:
@@ -163,6 +188,10 @@ class Megatron(Decoder):
         self._overflow = False
         self._last = (step, norm or None, scale)
         return loss
+
+
+def _fell(last_scale: float | None, scale: float | None) -> bool:
+    return scale is not None and last_scale is not None and scale < last_scale
 
 
 class GptNeox(Megatron):
@@ -192,6 +221,7 @@ class NeMo(Decoder):
     """`Training epoch 0, iteration 1/19 | … | global_step: 1 | reduced_train_loss: … | consumed_samples: …`. NeMo
     counts from 0 (at global_step 1 the samples of two steps are consumed): one is added."""
 
+    words = ("train_loss", "val_loss", *CHECKPOINT_WORDS)
     note = "NeMo counts steps from 0: its step N is update N + 1 here"
     _validated: float | None = None
 

@@ -5,15 +5,19 @@ The format is found by the content, and by the name only where the content leave
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from sentinel.judge.readings import Readings
+from sentinel.sources.alike_lines import AlikeSamples
 from sentinel.sources.arrow_tables import open_csv, open_parquet
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.journals import open_journal
 from sentinel.sources.json_table import open_json_lines, open_trainer_state
-from sentinel.sources.log_file import NO_COLUMNS, LogFile, read_log
+from sentinel.sources.line_reader import NO_COLUMNS
+from sentinel.sources.log_file import LogFile, read_log
 from sentinel.sources.tensorboard_scalars import open_tensorboard
 from sentinel.sources.wandb_runs import open_wandb
 from sentinel.vocabulary.errors import ConfigError
@@ -76,24 +80,65 @@ def open_log(path: Path, format_name: str | None = None, columns: Mapping[str, s
     return ColumnSource(path, log.format, lambda tally: _log_chunks(log, tally))
 
 
-def in_columns(records: Iterable[Record], tally: Tally) -> Iterator[Readings]:
+def in_columns(records: Iterable[Record | AlikeSamples], tally: Tally) -> Iterator[Readings]:
     """The samples among the records, a chunk at a time; the tally keeps the other records."""
+    parts: list[Readings] = []
+    waiting = 0
+    for part in _parts(records, tally):
+        if parts and (part.attempt != parts[0].attempt or waiting >= _CHUNK_SAMPLES):
+            yield _joined(parts)
+            parts, waiting = [], 0
+        parts.append(part)
+        waiting += len(part)
+    if parts:
+        yield _joined(parts)
+
+
+def _parts(records: Iterable[Record | AlikeSamples], tally: Tally) -> Iterator[Readings]:
+    """The same, in chunks of any size."""
     samples: list[Sample] = []
     for record in records:
-        if not isinstance(record, Sample):
+        if not isinstance(record, Sample | AlikeSamples):
             tally.keep(record)
             continue
-        if samples and (record.attempt != samples[0].attempt or len(samples) == _CHUNK_SAMPLES):
+        alike = isinstance(record, AlikeSamples)
+        if samples and (alike or record.attempt != samples[0].attempt or len(samples) == _CHUNK_SAMPLES):
             yield Readings.of(samples, tally.fields)
             samples = []
-        samples.append(record)
+        if isinstance(record, AlikeSamples):
+            yield _readings_of(record, tally.fields)
+        else:
+            samples.append(record)
     if samples:
         yield Readings.of(samples, tally.fields)
 
 
+def _joined(parts: Sequence[Readings]) -> Readings:
+    if len(parts) == 1:
+        return parts[0]
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    measured = {name: np.concatenate([part.has(name) for part in parts]) for name in names}
+    return Readings(
+        attempt=parts[0].attempt,
+        steps=np.concatenate([part.steps for part in parts]),
+        columns={name: np.concatenate([part.values(name) for part in parts]) for name in names},
+        measured={name: there for name, there in measured.items() if not there.all()},
+        skipped=np.concatenate([~part.updated for part in parts]),
+    )
+
+
+def _readings_of(alike: AlikeSamples, names: Sequence[str]) -> Readings:
+    columns = {name: column for name in names if (column := alike.lines.column(name))[0] is not None}
+    return Readings(
+        attempt=alike.attempt,
+        steps=np.array(alike.steps, np.int64),
+        columns={name: np.array(column, np.float64) for name, column in columns.items()},
+    )
+
+
 def _log_chunks(log: LogFile, tally: Tally) -> Iterator[Readings]:
     log.explains = tally.explains
-    yield from in_columns(log, tally)
+    yield from in_columns(log.in_stretches(), tally)
     tally.names = {} if log.reader.taken is None else log.reader.taken.names
     tally.counts = log.reader.counts
     tally.unreadable += log.reader.unreadable

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+from sentinel.sources.alike_lines import AlikeLines, AlikeSamples
 from sentinel.sources.line_events import Evaluated, Event, ProgramEnded, ProgramStarted, Reading, Saved
 from sentinel.sources.two_jobs import Apart, TwoJobs
 from sentinel.vocabulary.errors import ConfigError
@@ -78,6 +80,21 @@ class AttemptMerge:
         elif isinstance(event, ProgramEnded) and self._attempt:
             records.append(RunFinished(attempt=attempt, global_step=step, time_unix_s=at, reason="finished"))
         return records
+
+    def take_all(self, lines: AlikeLines, steps: Sequence[int]) -> list[Record | AlikeSamples] | None:
+        """The same for lines that go on from the last step, none of them skipped; None, with none taken, where they
+        have to be taken one by one. The last of `steps` is that of the line after them."""
+        ahead = [step - last for last, step in pairwise([self.last_step, *steps])]
+        if self._start is not None or not self._attempt or min(ahead) <= 0:
+            return None
+        if not self.jobs.go_on(steps, lines.shape.total_steps):
+            return None
+        steps, losses, before = steps[:-1], lines.column("loss"), self.complete()
+        self.jobs.take_all(steps, losses[-1])
+        self._gap = min(ahead if self._gap is None else [self._gap, *ahead])
+        self._past.extend(list(zip(steps, losses, strict=True))[-_LATE_STEPS:])
+        self._newest[lines.shape.rank] = steps[-1]
+        return [*before, AlikeSamples(self._attempt, steps, lines)]
 
     def complete(self) -> list[Record]:
         """The sample of the open step, if there is one: no other rank is waited for."""

@@ -33,9 +33,14 @@ class TakenNames:
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._readings = 0
 
+    @property
+    def looks(self) -> bool:
+        """Whether more lines are looked at."""
+        return self._readings < _MOST
+
     def push(self, line: str, events: Sequence[Event]) -> None:
         """Takes a line and what it was read as."""
-        if self._readings >= _MOST:
+        if not self.looks:
             return
         self._lines.append(line[:_LONGEST])
         for event in events:

@@ -6,7 +6,9 @@ forth between two places, and each return meets the place that the job had left.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 _RETURNS = 3  # to the place that a job had left; restarts in a row may make one or two by chance
 _OF_ANOTHER_LENGTH = 2  # Returns that one counts for where the jobs name different numbers of steps
@@ -55,6 +57,27 @@ class TwoJobs:
             self._go_on(now, place, loss)
         else:
             self._now, self._other, self._returns = _Job(place, place, total, loss), now, 0
+
+    def go_on(self, places: Sequence[float], total: int | None) -> bool:
+        """Whether these readings go on from the last one, and none of them may be another job's."""
+        now, other = self._now, self._other
+        if now is None or total != now.total:
+            return False
+        ahead = [place - last for last, place in pairwise([now.last, *places])]
+        if min(ahead) < 0 or (min(ahead) == 0 and not self._repeats):
+            return False
+        if other is not None and total == other.total:
+            beyond = ((step, place - other.last) for step, place in zip(ahead, places, strict=True))
+            if any(at >= 0 and step > _CLOSER * at for step, at in beyond):
+                return False
+        return True
+
+    def take_all(self, places: Sequence[float], loss: float) -> None:
+        """Takes readings that go on; `loss`: the last of them."""
+        if self._now is not None:
+            steps = (place - last for last, place in pairwise([self._now.last, *places]))
+            self._gap = min([self._gap, *(step for step in steps if step)])
+            self._now.last, self._now.loss = places[-1], loss
 
     def _is_ahead(self, place: float, job: _Job, total: int | None) -> bool:
         return total == job.total and (place > job.last or (self._repeats and place == job.last))
