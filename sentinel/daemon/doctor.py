@@ -27,7 +27,7 @@ from sentinel.durable import move, os_errors_named, write_atomically
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import not_applied, overrides_for
-from sentinel.plan.observation import Life, RunState
+from sentinel.plan.observation import JobsSeen, Life, RunState
 from sentinel.plan.restart.liveness import life_of
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.overrides import Anchor
@@ -248,6 +248,9 @@ def launcher(config: Config, near: Near) -> Iterator[Finding]:
         yield from _slurm(config, near)
     elif settings.kind == "elsewhere":
         yield Finding("note", "launcher", "kind is elsewhere: sentinel watches the job and does not act on it")
+    elif settings.kind == "commands":
+        seen = near().launcher.look([])
+        yield Finding("ok" if seen.known else "bad", "launcher", _of_commands(seen), passes=not seen.known)
     elif not settings.command:
         yield Finding("bad", "launcher", "[launcher] command is empty: sentinel can stop the job, but not start it")
     elif shutil.which(settings.command[0], path=os.environ.get("PATH")) is None:
@@ -258,6 +261,13 @@ def launcher(config: Config, near: Near) -> Iterator[Finding]:
         yield Finding("ok", "launcher", f"{settings.command[0]} can be run in {settings.working_directory}")
     if shutil.which("py-spy") is None:
         yield Finding("note", "py-spy", "not installed: a job that hangs is restarted without a record of its stacks")
+
+
+def _of_commands(seen: JobsSeen) -> str:
+    if not seen.known:
+        return seen.why_unknown
+    jobs = ", ".join(writer.id for writer in seen.writers) or "no job of this run"
+    return f"[commands] list is understood: {jobs}; `start` and `stop` were not tried"
 
 
 def _slurm(config: Config, near: Near) -> Iterator[Finding]:
