@@ -38,7 +38,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.lab.bisect import causes
-from sentinel.lab.bisect.proof import shown_by
+from sentinel.lab.bisect.proof.proving import shown_by
 from sentinel.lab.probes.at_work import ProbeJob
 from sentinel.lab.probes.probe import Probe
 from sentinel.plan.incident.baseline import baseline_of

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
 from sentinel.adapters.checkpoints.layouts import Layout, recognise
-from sentinel.adapters.checkpoints.layouts.deepspeed import DeepSpeed, Universal
-from sentinel.adapters.checkpoints.layouts.hugging_face import HuggingFace
-from sentinel.adapters.checkpoints.layouts.lightning import Lightning
-from sentinel.adapters.checkpoints.layouts.megatron_lm import MegatronLM
+from sentinel.adapters.checkpoints.layouts.deepspeed import DeepSpeedLayout, UniversalLayout
+from sentinel.adapters.checkpoints.layouts.hugging_face import HuggingFaceLayout
+from sentinel.adapters.checkpoints.layouts.lightning import LightningLayout
+from sentinel.adapters.checkpoints.layouts.megatron_lm import MegatronLMLayout
 from sentinel.adapters.checkpoints.trackers import Trackers
 from sentinel.cli import status
 from sentinel.vocabulary.errors import CheckpointError, FilesystemRefused, QuarantineError
@@ -137,18 +137,18 @@ PARAMETERS = frozenset(f"zero/{p}/{kind}.pt" for p in "abc" for kind in ("fp32",
 @pytest.mark.parametrize(
     ("layout", "names", "says"),
     [
-        (HuggingFace(), FSDP, "optimizer.pt is missing"),
-        (HuggingFace(), FSDP | {"optimizer.bin"}, None),
-        (HuggingFace(), frozenset({"global_step10", "trainer_state.json"}), "in global_step10: "),
-        (Lightning(), INNER | {"checkpoint"}, "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing"),
+        (HuggingFaceLayout(), FSDP, "optimizer.pt is missing"),
+        (HuggingFaceLayout(), FSDP | {"optimizer.bin"}, None),
+        (HuggingFaceLayout(), frozenset({"global_step10", "trainer_state.json"}), "in global_step10: "),
+        (LightningLayout(), INNER | {"checkpoint"}, "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing"),
         (
-            Lightning(),
+            LightningLayout(),
             INNER | {"checkpoint", "zero_pp_rank_0_mp_rank_00_optim_states.pt"},
             "zero_pp_rank_0_mp_rank_00_optim_states.pt is missing",
         ),
-        (Universal(), PARAMETERS, None),
-        (Universal(), PARAMETERS - {"zero/b/exp_avg.pt"}, "zero/b/exp_avg.pt is missing"),
-        (Universal(), PARAMETERS | {"zero/a/step.pt"}, None),
+        (UniversalLayout(), PARAMETERS, None),
+        (UniversalLayout(), PARAMETERS - {"zero/b/exp_avg.pt"}, "zero/b/exp_avg.pt is missing"),
+        (UniversalLayout(), PARAMETERS | {"zero/a/step.pt"}, None),
     ],
 )
 def test_files_that_stand_for_one_another_and_files_that_only_look_like_it(
@@ -204,8 +204,8 @@ def test_no_other_name_is_a_checkpoint_and_no_such_name_leads_elsewhere(name: st
 
 def test_a_rank_of_a_million_costs_nothing() -> None:
     names = frozenset({"mp_rank_00_model_states.pt", "zero_pp_rank_999999_mp_rank_999999_optim_states.pt"})
-    assert DeepSpeed().missing(names, True) == "mp_rank_01_model_states.pt is missing"
-    assert MegatronLM().missing(frozenset({"mp_rank_999999_999999"}), True) == "mp_rank_00_000 is missing"
+    assert DeepSpeedLayout().missing(names, True) == "mp_rank_01_model_states.pt is missing"
+    assert MegatronLMLayout().missing(frozenset({"mp_rank_999999_999999"}), True) == "mp_rank_00_000 is missing"
 
 
 @pytest.mark.parametrize("kind", ["deepspeed", "megatron-lm", "torch_dist", "hugging face"])

@@ -10,7 +10,7 @@ from sentinel.judge.detectors.attention_logits import AttentionLogits, LogitWarn
 from sentinel.judge.readings import Readings
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from tests.judge.test_early_warning import RISE, STEPS, judged, noisy
+from tests.support.rising_runs import RISE, STEPS, judged, noisy
 
 
 def warnings_of(series: Series) -> tuple[LogitWarning, ...]:

@@ -14,8 +14,8 @@ from sentinel.lab.bisect.answer import answer
 from sentinel.lab.bisect.bad_start import BadStart
 from sentinel.lab.bisect.bisect import question_about
 from sentinel.lab.bisect.causes import Question, RecordEvidence, next_probes
-from sentinel.lab.bisect.evidence import evidence_of, sound_until
 from sentinel.lab.bisect.question import Means, question_of
+from sentinel.lab.bisect.record.evidence import evidence_of, sound_until
 from sentinel.lab.probes.probe import Probe, ProbeResult
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.baseline import Baseline

@@ -13,8 +13,8 @@ from sentinel.lab.bisect import causes as bisect
 from sentinel.lab.bisect.answer import answer
 from sentinel.lab.bisect.bisect import question_about
 from sentinel.lab.bisect.causes import RecordEvidence, next_probes
-from sentinel.lab.bisect.changes import Changed, changes_before
 from sentinel.lab.bisect.question import question_of
+from sentinel.lab.bisect.record.changes import Changed, changes_before
 from sentinel.lab.bisect.seen import seen_of
 from sentinel.lab.probes.probe import ProbeResult
 from sentinel.plan.choose.policy import Policy

@@ -12,9 +12,9 @@ from sentinel.judge.history import Attempt
 from sentinel.lab.bisect import causes as bisect
 from sentinel.lab.bisect.answer import answer
 from sentinel.lab.bisect.causes import next_probes
-from sentinel.lab.bisect.changes import Changed
-from sentinel.lab.bisect.proof import contradicted, shown_by
+from sentinel.lab.bisect.proof.proving import contradicted, shown_by
 from sentinel.lab.bisect.question import question_of
+from sentinel.lab.bisect.record.changes import Changed
 from sentinel.lab.probes.probe import Probe
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.probes.test_bisect_plan import (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.adapters.servers import running
 from tests.slurm.cluster import Cluster, until
-from tests.slurm.test_recovery import handed_in, incidents, job_script, watch
+from tests.support.slurm_runs import handed_in, incidents, job_script
 
 LISTED = '{"job": "%A", "name": "%j", "state": "%T"}'
 
@@ -36,7 +37,8 @@ def test_a_divergence_is_rolled_back_and_its_job_stopped_and_started_by_commands
     for name in ("demo", "another-runs"):
         cluster.slurm("sbatch", "--job-name=" + name, "--output=/dev/null", str(script), cwd=folder)
     until(lambda: len([line for line in cluster.jobs("%j %T") if line.endswith("RUNNING")]) == 2)
-    with running(*watch(folder), folder=folder, name="watch"):
+    watch = [sys.executable, "-m", "sentinel", "watch", "--run", str(folder / "demo.toml")]
+    with running(*watch, folder=folder, name="watch"):
         until(lambda: handed_in(folder))
         (rollback,) = incidents(folder)[0].rollbacks
         names = [line for line in cluster.jobs("%j %T") if "COMPLETING" not in line]

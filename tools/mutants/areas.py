@@ -53,12 +53,12 @@ AREAS: tuple[Area, ...] = (
     ),
     Area(
         name="checkpoints of trainers",
-        code=tuple(f"sentinel/adapters/checkpoints/{name}.py" for name in ("walk", "probes", "layouts")),
+        code=tuple(f"sentinel/adapters/checkpoints/{name}.py" for name in ("walk", "probes", "layouts/*")),
         tests=("tests/adapters/test_checkpoint", "tests/adapters/test_what_may_be_old.py"),
     ),
     Area(
         name="bisect",
-        code=("sentinel/lab/bisect/*.py", "sentinel/lab/probes/probe.py"),
+        code=("sentinel/lab/bisect/*.py", "sentinel/lab/bisect/*/*.py", "sentinel/lab/probes/probe.py"),
         tests=("tests/probes", "tests/plan/test_cut_short.py"),
     ),
     Area(

@@ -1,4 +1,7 @@
-"""qk_clip and lr_factor_of of overrides.json, in any training whose attention layers are named: ATTACH.md."""
+"""qk_clip and lr_factor_of of overrides.json, in any training whose attention layers are named: ATTACH.md.
+
+In: the layers, their largest logits of a step, the optimizer. Out: scaled query and key weights, updates with a factor.
+"""
 
 from trainer_hooks.qk_clip.attention import Attention, Rows
 from trainer_hooks.qk_clip.logits import largest_logits

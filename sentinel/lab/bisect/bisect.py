@@ -20,10 +20,10 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.lab.bisect.answer import answer
 from sentinel.lab.bisect.begin import bad_start_in, of_its_line, of_the_attempt, refuse_after_the_onset
 from sentinel.lab.bisect.causes import CONTROL, Question, Results, next_probes
-from sentinel.lab.bisect.changes import changes_before
-from sentinel.lab.bisect.evidence import sound_until
-from sentinel.lab.bisect.proof import contradicted, shown_by
+from sentinel.lab.bisect.proof.proving import contradicted, shown_by
 from sentinel.lab.bisect.question import Means, question_of
+from sentinel.lab.bisect.record.changes import changes_before
+from sentinel.lab.bisect.record.evidence import sound_until
 from sentinel.lab.bisect.seen import seen_of
 from sentinel.lab.probes.at_work import COPIES, ProbeJob, Probes
 from sentinel.lab.probes.probe import Limits, Probe, ProbeResult, Window, over

@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sentinel.lab.bisect.bad_start import BadStart
-from sentinel.lab.bisect.changes import Changed
-from sentinel.lab.bisect.changes import undo_of as undo_of
 from sentinel.lab.bisect.hardware import ADAM as ADAM
 from sentinel.lab.bisect.hardware import CHANCE as CHANCE
 from sentinel.lab.bisect.hardware import GRADIENTS as GRADIENTS
@@ -35,6 +33,8 @@ from sentinel.lab.bisect.hardware import MACHINE as MACHINE
 from sentinel.lab.bisect.hardware import OTHER_INPUT as OTHER_INPUT
 from sentinel.lab.bisect.hardware import WEIGHTS as WEIGHTS
 from sentinel.lab.bisect.narrow import narrowed, part_named
+from sentinel.lab.bisect.record.changes import Changed
+from sentinel.lab.bisect.record.changes import undo_of as undo_of
 from sentinel.lab.probes.probe import Probe, ProbeResult, Window
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.vocabulary.codec import Described

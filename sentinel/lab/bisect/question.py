@@ -31,9 +31,9 @@ from typing import Any
 
 from sentinel.lab.bisect import causes as bisect
 from sentinel.lab.bisect.causes import CONTROL, SUSPECTED_BEFORE, Question
-from sentinel.lab.bisect.changes import Changed
-from sentinel.lab.bisect.evidence import evidence_of
-from sentinel.lab.bisect.proof_lr import refuse_below_peak
+from sentinel.lab.bisect.proof.lr import refuse_below_peak
+from sentinel.lab.bisect.record.changes import Changed
+from sentinel.lab.bisect.record.evidence import evidence_of
 from sentinel.lab.probes.probe import Probe, Window
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import not_applied, overrides_for, plain_overrides

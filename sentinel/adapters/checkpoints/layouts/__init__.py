@@ -1,27 +1,30 @@
-"""Which trainer wrote a checkpoint, by its name. A new layout: its file here, and its line in `LAYOUTS`."""
+"""Which trainer wrote a checkpoint, and all that follows from it. A new layout: its file, and its line in `LAYOUTS`.
+
+In: names, listings and small files of a save folder. Out: checkpoints with their steps, trackers, what a resume takes.
+"""
 
 from __future__ import annotations
 
-from sentinel.adapters.checkpoints.layouts.composer import Composer
-from sentinel.adapters.checkpoints.layouts.deepspeed import DeepSpeed, Universal
-from sentinel.adapters.checkpoints.layouts.hugging_face import HuggingFace
+from sentinel.adapters.checkpoints.layouts.composer import ComposerLayout
+from sentinel.adapters.checkpoints.layouts.deepspeed import DeepSpeedLayout, UniversalLayout
+from sentinel.adapters.checkpoints.layouts.hugging_face import HuggingFaceLayout
 from sentinel.adapters.checkpoints.layouts.layout import Layout, Named
-from sentinel.adapters.checkpoints.layouts.lightning import Lightning
-from sentinel.adapters.checkpoints.layouts.megatron_lm import MegatronLM
-from sentinel.adapters.checkpoints.layouts.nemo import NeMo
-from sentinel.adapters.checkpoints.layouts.olmo_core import OlmoCore
-from sentinel.adapters.checkpoints.layouts.torch_dcp import TorchDcp
+from sentinel.adapters.checkpoints.layouts.lightning import LightningLayout
+from sentinel.adapters.checkpoints.layouts.megatron_lm import MegatronLMLayout
+from sentinel.adapters.checkpoints.layouts.nemo import NeMoLayout
+from sentinel.adapters.checkpoints.layouts.olmo_core import OlmoCoreLayout
+from sentinel.adapters.checkpoints.layouts.torch_dcp import TorchDcpLayout
 
 LAYOUTS: tuple[Layout, ...] = (
-    DeepSpeed(),  # first: what its tracker names counts before Megatron's number
-    Universal(),
-    MegatronLM(),
-    HuggingFace(),
-    TorchDcp(),
-    OlmoCore(),
-    NeMo(),  # before Lightning, whose names its files have
-    Lightning(),
-    Composer(),
+    DeepSpeedLayout(),  # first: what its tracker names counts before Megatron's number
+    UniversalLayout(),
+    MegatronLMLayout(),
+    HuggingFaceLayout(),
+    TorchDcpLayout(),
+    OlmoCoreLayout(),
+    NeMoLayout(),  # before Lightning, whose names its files have
+    LightningLayout(),
+    ComposerLayout(),
 )
 TRACKERS = {tracker.name: tracker for layout in LAYOUTS for tracker in layout.trackers}
 

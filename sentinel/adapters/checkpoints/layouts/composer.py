@@ -17,7 +17,7 @@ from sentinel.adapters.checkpoints.layouts.layout import (
 _RANK = re.compile(r".*-rank([0-9]{1,6})\.pt")
 
 
-class Composer(Layout):
+class ComposerLayout(Layout):
     title = "Composer"
     tag = re.compile(rf"(?P<tag>ep[0-9]{{1,9}}-ba{STEP})(?:-rank[0-9]{{1,6}}\.pt)?")
     shard = re.compile(rf"{PIECES.pattern}|.*\.pt", re.DOTALL)

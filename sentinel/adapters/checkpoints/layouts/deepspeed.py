@@ -19,7 +19,7 @@ _PARTITIONED_MODEL_SHARD = re.compile(r"zero_pp_rank_([0-9]{1,6})_mp_rank_([0-9]
 _LAYER = re.compile(r"layer_([0-9]{1,6})-model_([0-9]{1,6})-model_states\.pt")
 
 
-class DeepSpeed(Layout):
+class DeepSpeedLayout(Layout):
     title = "DeepSpeed"
     tag = re.compile(f"global_step{STEP}")
     shard = re.compile(r"[^/]*(?:model|optim)_states\.pt", re.DOTALL)
@@ -61,7 +61,7 @@ class DeepSpeed(Layout):
         return texts if (folder / converted).is_dir() else {k: v for k, v in texts.items() if k != _CONVERTED.name}
 
 
-class Universal(DeepSpeed):
+class UniversalLayout(DeepSpeedLayout):
     """A conversion for other numbers of ranks: zero/PARAMETER/fp32.pt, exp_avg.pt, …"""
 
     title = "DeepSpeed, universal"

@@ -22,7 +22,7 @@ _WEIGHTS = re.compile(
 )
 
 
-class HuggingFace(Layout):
+class HuggingFaceLayout(Layout):
     title = "Hugging Face"
     tag = re.compile(f"checkpoint-{STEP}")
     shard = re.compile(r"(?:model|pytorch_model|optimizer|adapter_model)[^/]*\.(?:safetensors|bin|pt)", re.DOTALL)

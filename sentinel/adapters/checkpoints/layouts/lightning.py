@@ -20,7 +20,7 @@ from sentinel.adapters.checkpoints.layouts.layout import (
 )
 
 
-class Lightning(Layout):
+class LightningLayout(Layout):
     title = "Lightning"
     tag = re.compile(rf"(?P<tag>{PLAIN}(?<![a-z])step={STEP}(?:-{PLAIN})?\.ckpt)")
     shard = re.compile(rf"{PIECES.pattern}|.*\.ckpt|meta\.pt", re.DOTALL)

@@ -27,7 +27,7 @@ _RANK = re.compile(r"mp_rank_([0-9]{2,6})(?:_([0-9]{3,6}))?(?:_([0-9]{3,6}))?")
 _PIPELINE_RANKS = ("pipeline_model_parallel_size", "transformer_pipeline_model_parallel_size")
 
 
-class MegatronLM(Layout):
+class MegatronLMLayout(Layout):
     """Which of the small files beside the pieces belong to a distributed checkpoint, its .metadata tells."""
 
     title = "Megatron-LM"

@@ -13,7 +13,7 @@ from sentinel.adapters.checkpoints.walk import Contents
 _LINK, _LAST, _MARKER = Tracker("sentinel-last", is_link=True), "-last", "-unfinished"
 
 
-class NeMo(Layout):
+class NeMoLayout(Layout):
     """`NAME--val_loss=2.10-step=9-consumed_samples=5120.0`, or the same with `-last`: of the Megatron strategy.
 
     - Step: the name holds the step that was logged before the update: step=9 is the state after update 10

@@ -11,7 +11,7 @@ _TRAIN_RANK = re.compile(r"train/rank([0-9]{1,6})\.pt")
 _PIECE = re.compile(r"model_and_optim/__([0-9]{1,6})_[0-9]{1,6}\.distcp")
 
 
-class OlmoCore(Layout):
+class OlmoCoreLayout(Layout):
     title = "OLMo-core"
     tag = re.compile(f"step{STEP}")
     shard = re.compile(f"train/rank[0-9]+\\.pt|{PIECES.pattern}", re.DOTALL)

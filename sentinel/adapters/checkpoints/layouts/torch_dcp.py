@@ -8,7 +8,7 @@ from pathlib import Path
 from sentinel.adapters.checkpoints.layouts.layout import PIECES, STEP, Layout, missing_of_torch
 
 
-class TorchDcp(Layout):
+class TorchDcpLayout(Layout):
     title = "torch DCP"
     tag = re.compile(f"step[-_]{STEP}")
     shard = PIECES

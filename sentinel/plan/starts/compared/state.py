@@ -39,7 +39,7 @@ Row = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class StateParts:
     """The readings of all layers, or of all ranks, that both the save and the start have."""
 
     names: Sequence[str]
@@ -48,7 +48,7 @@ class Parts:
     now: Sequence[Row]
 
     @classmethod
-    def of(cls, was: State, now: State, readings: Sequence[str], names: Sequence[str]) -> Parts:
+    def of(cls, was: State, now: State, readings: Sequence[str], names: Sequence[str]) -> StateParts:
         known = [name for name in readings if len(getattr(was, name)) == len(getattr(now, name)) == len(names)]
         before, after = (list(zip(*(getattr(state, name) for name in known), strict=True)) for state in (was, now))
         return cls(names, known, before, after)
@@ -135,8 +135,8 @@ def _compared(start: Start, ancestor: Ancestor, was: State, now: State) -> Check
     at = start.resumed_from
     whole = {name: pair for name in _WHOLE if None not in (pair := (getattr(was, name), getattr(now, name)))}
     other = {name: pair for name, pair in whole.items() if not same(*pair)}
-    layers = Parts.of(was, now, _OF_LAYERS, now.layers if now.layers == was.layers else ())
-    ranks = Parts.of(was, now, _OF_RANKS, [f"rank {n}" for n in range(len(now.rank_variance_l1))])
+    layers = StateParts.of(was, now, _OF_LAYERS, now.layers if now.layers == was.layers else ())
+    ranks = StateParts.of(was, now, _OF_RANKS, [f"rank {n}" for n in range(len(now.rank_variance_l1))])
     if not other and not layers.other and not ranks.other:
         return confirmed("state")
     if now.momentum_l2 == 0 and was.momentum_l2:
@@ -154,7 +154,7 @@ def _compared(start: Start, ancestor: Ancestor, was: State, now: State) -> Check
     return _changed_in_part(at, other, layers, ranks)
 
 
-def _changed_in_part(at: int, other: Mapping[str, tuple[float, float]], layers: Parts, ranks: Parts) -> Check:
+def _changed_in_part(at: int, other: Mapping[str, tuple[float, float]], layers: StateParts, ranks: StateParts) -> Check:
     """Which part of it is another one, and how."""
     differing = {*other} | layers.differing
     which = [layers.names[n] for n in layers.other]
@@ -190,7 +190,7 @@ def _kinds(differing: set[str]) -> str:
     return "weights and moments" if differing & _WEIGHTS else "moments"
 
 
-def _rounded(other: Mapping[str, tuple[float, float]], layers: Parts) -> bool:
+def _rounded(other: Mapping[str, tuple[float, float]], layers: StateParts) -> bool:
     """Whether the largest v of the model, and of each layer, is what rounding to bfloat16 makes of the saved one, and
     no sum has moved by more than rounding moves it."""
     tops = [other["adam_variance_max"]] if "adam_variance_max" in other else []

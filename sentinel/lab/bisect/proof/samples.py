@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.lab.bisect.beside_run import BesideRun
+from sentinel.lab.bisect.proof.beside_run import BesideRun
 from sentinel.lab.probes.probe import Probe
 from sentinel.vocabulary.sample import Sample
 from sentinel.vocabulary.training_settings import SkippedRange

@@ -20,11 +20,11 @@ from dataclasses import replace
 
 from sentinel.judge.history import Attempt
 from sentinel.lab.bisect import causes as bisect
-from sentinel.lab.bisect.beside_run import BesideRun
 from sentinel.lab.bisect.causes import AGAIN, CONTROL, Question
-from sentinel.lab.bisect.changes import undo_of
-from sentinel.lab.bisect.proof_lr import learning_rates, peak, unchanged, unknown_rates
-from sentinel.lab.bisect.proof_samples import read_in_spite, same_order, skips, unknown_order, unknown_whether_read
+from sentinel.lab.bisect.proof.beside_run import BesideRun
+from sentinel.lab.bisect.proof.lr import learning_rates, peak, unchanged, unknown_rates
+from sentinel.lab.bisect.proof.samples import read_in_spite, same_order, skips, unknown_order, unknown_whether_read
+from sentinel.lab.bisect.record.changes import undo_of
 from sentinel.lab.probes.probe import Ended, Probe, ProbeResult, result_of
 from sentinel.plan.incident.incident import Proof, Rollback
 from sentinel.plan.starts.evidence import Evidence, same

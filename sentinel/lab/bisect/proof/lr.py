@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.lab.bisect.beside_run import BesideRun
+from sentinel.lab.bisect.proof.beside_run import BesideRun
 from sentinel.lab.probes.probe import LAST, Probe
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.starts.evidence import same
