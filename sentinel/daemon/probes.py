@@ -57,8 +57,8 @@ def started_from(config: Config) -> tuple[str, Facts]:
     """The run's job script ("" where it is a command), and the settings found in the script or the command.
     ConfigError where sentinel does not know how to start a probe."""
     launcher = config.launcher
-    if launcher.kind == "elsewhere":
-        raise ConfigError("[launcher] kind is 'elsewhere': sentinel does not know how to start a probe")
+    if launcher.kind in ("elsewhere", "commands"):
+        raise ConfigError(f"[launcher] kind is {launcher.kind!r}: sentinel does not know how to start a probe")
     if launcher.kind == "local":
         words = config.bisect.command or launcher.command
         if not words:

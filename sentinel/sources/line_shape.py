@@ -3,6 +3,7 @@
 The shape of a line is learned from its decoder: each number is changed, and what then changes in the reading is what
 that number is. A number that changes nothing may be any; one that changes anything else than the value of one field
 (a rank, the total, a name with a digit) stays as it is. So a line that matches is read as its decoder would read it.
+A line with nan, an infinite value, or a loss of 0 or less has no shape and matches none: its decoder reads it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def shape_of(line: str, read: Callable[[str], Reading | None]) -> LineShape | No
     tokens = list(_TOKEN.finditer(line))
     reading = read(line) if 0 < len(tokens) <= _MOST_TOKENS and len(line) <= _LONGEST else None
     skeleton = _TOKEN.sub(lambda token: "t" if token[1] else "0", line)
-    if reading is None or reading.fields.get("skipped") or _LOOSE_CLOCK.search(skeleton):
+    if reading is None or reading.fields.get("skipped") or _LOOSE_CLOCK.search(skeleton) or _is_odd(reading):
         return None
     groups: list[tuple[str, Read]] = []
     parts, at, head = [], 0, len(line)
@@ -102,6 +103,8 @@ def _field_of(
     sign = "[-+]?" * fits(how, "-7.25", "+7.25")
     exponent = r"(?:[eE][-+]?[0-9]{1,2})?" * fits(how, "7.25e-05", "7E+05")
     point = r"(?:\.[0-9]{1,20})" + "?" * fits(how, "7")
+    if name == "loss":  # 0, or less, may stand for something else than a loss
+        sign = r"(?!0+(?:\.0+)?(?![0-9.]))"
     return name, how, f"(?>{sign}[0-9]{{1,17}}{point}{exponent})"
 
 
@@ -129,6 +132,12 @@ def _may_be_any(token: re.Match[str]) -> bool:
     if token[1] and math.isnan(time_of(token[0])):
         return False
     return _BEGINS_LINE.fullmatch(before) is None and not (before[-1].isalnum() or before[-1] in "_./-")
+
+
+def _is_odd(reading: Reading) -> bool:
+    """Whether a value is nan or infinite, which changes what the others mean, or the loss is 0 or less."""
+    numbers = (value for name, value in _values(reading).items() if type(value) is float and name != "time_unix_s")
+    return not all(map(math.isfinite, numbers)) or not (reading.loss or 0.0) > 0.0
 
 
 def _values(reading: Reading) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from sentinel.adapters.commands import STATES, CommandSettings, CommandsLauncher
+from sentinel.config import Config, LauncherSettings, Run
+from sentinel.daemon.probes import started_from
 from sentinel.plan.observation import Life
-from sentinel.vocabulary.errors import CommandFailed, JobStillAlive, PermanentError
+from sentinel.vocabulary.errors import CommandFailed, ConfigError, JobStillAlive, PermanentError
 from sentinel.vocabulary.sample import RunStarted
 
 # A scheduler of real processes, in one file: `start NAME`, `stop ID`, `list`, `log ID`; MODE says how it misbehaves.
@@ -204,3 +206,9 @@ def test_names_are_given_once_although_the_record_is_lost_and_a_damaged_one_is_t
     record.write_text("{")
     with pytest.raises(PermanentError, match=r"commands.json can't be read"):
         launcher.look([])
+
+
+def test_no_probe_is_started_by_commands() -> None:
+    config = Config(run=Run(name="a", checkpoints=Path("c")), launcher=LauncherSettings(kind="commands"))
+    with pytest.raises(ConfigError, match="kind is 'commands': sentinel does not know how to start a probe"):
+        started_from(config)
