@@ -14,6 +14,7 @@ from sentinel.plan.incident.events import closed, decided, event, rung_failed
 from sentinel.plan.incident.incident import Event, Incident, Proof, Rollback, Skip, digest_of
 from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint
 from sentinel.plan.restart.decision import decide, has_not_healed, plan_recovery
+from sentinel.plan.restart.liveness import settles
 from sentinel.plan.restart.rollback import Plan, on_hold, plan_rollback
 from sentinel.plan.starts.evidence import FIRST_STEPS
 from sentinel.plan.starts.proof import Check, ignored, outcome, proof_event, prove
@@ -92,6 +93,8 @@ def _shadow(incident: Incident, plan: Plan, facts: Facts) -> Turn:
     if not jobs.known and not jobs.elsewhere:
         message = plan.refusal or jobs.why_unknown
         return Turn(reason=message, message=message)
+    if plan.refusal is not None and plan.refusal == settles(facts.run):  # seconds: what comes of it is told then
+        return Turn(reason=why)
     if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
         return Turn(reason=why, actions=plan.actions[:1], on_record=False)
     if incident.shadows or (plan.decision is None and plan.refusal is None):

@@ -26,6 +26,7 @@ _LOOSE_CLOCK = re.compile(r"0[ T] *0:0:0")  # with a date before it that is no t
 _BEGINS_LINE = re.compile(r"\s*\[?")  # a number there is a rank where it has few digits
 _GOES_ON = (".", "_", "e", "E")  # what follows no number that ends there
 _OTHER_DIGITS = tuple(str.maketrans("0123456789", other) for other in ("2345678912", "5678912345"))
+_BLANKS = (" ", "  ", " " * 9)  # before a number that is padded
 _MOST_TOKENS, _LONGEST, _LONGEST_HEAD = 64, 2_000, 300
 
 _WHOLE = r"[0-9]{1,15}"
@@ -54,6 +55,8 @@ def shape_of(line: str, read: Callable[[str], Reading | None]) -> LineShape | No
         name, how, place = found
         words = literal.rstrip(" ")
         padded = words != literal and (name or words.endswith((":", "=", "|")))  # `rank 3` and `rank  3` are not alike
+        before = line[: token.start() - len(literal) + len(words)]
+        padded = padded and not any(_changed(reading, read(before + b + line[token.start() :])) for b in _BLANKS)
         parts.append(re.escape(words) + " {1,40}" if padded else re.escape(literal))
         parts.append(f"({place})" if name else place)
         if name:

@@ -115,6 +115,7 @@ def disturbed(line: str, rng: random.Random) -> str:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=8, deadline=None)
 @example(seed=13696)  # a date with two blanks before its clock
+@example(seed=14985350)  # a step with two blanks before it, which is none
 @example(seed=3687291312)  # a loss of 0 beside a norm of nan
 def test_lines_give_together_what_they_give_one_by_one(name: str, seed: int) -> None:
     rng = random.Random(seed)
