@@ -43,7 +43,7 @@ def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (RUN + "[polcy]\n", "no key 'polcy'; the right ones are run, launcher, source, watch, judge, policy"),
+        (RUN + "[polcy]\n", "no key 'polcy'; the right ones are run, launcher, commands, source, watch, judge, policy"),
         (RUN + "[source]\nkind = 'logs'\n", "source.kind should be one of 'journal', 'log'"),
         (RUN + "[source]\nkind = 'prometheus'\n", "url should look like http://prometheus:9090"),
         (RUN + "[source]\nkind = 'prometheus'\nurl = 'http://me:hush@p:9090'\n", "url contains a user or a password"),
