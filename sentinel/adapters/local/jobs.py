@@ -1,35 +1,28 @@
-"""The local launcher: a job is a process group of its own, found again by looking, not by remembering."""
+"""The run's processes on this machine: found again by looking, not by remembering."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shlex
-import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
 from sentinel import bounded
-from sentinel.adapters.witnesses import fate_of_process, foreign_process
+from sentinel.adapters.local.family import Family, environment_of, homes_of, meets_at, parent_and_group, words_of
+from sentinel.adapters.witnesses import fate_of_process
 from sentinel.durable import os_errors_named
-from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
+from sentinel.plan.observation import Life
 from sentinel.processes import all_writers_of
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
-from sentinel.vocabulary.heartbeat import FOLDER
-from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
 _STARTED = "SENTINEL_STARTED"  # in the environment of what sentinel starts, and of all that this starts in turn
-_READ = ("SENTINEL_", "MASTER_", "WORLD_SIZE=", "PMIX_NAMESPACE=")
 _SHOWN = 80  # characters of a command line
 _DIES_AT_ONCE_S = 1.0  # a job that has ended by then has not begun: the next look finds it gone
 
@@ -40,79 +33,6 @@ class Writer(NamedTuple):
     pid: int
     rollback: str | None  # SENTINEL_ROLLBACK in its environment: the rollback that it was started for
     not_ours: str | None = None  # why it is not known to be the run's own, as a sentence: it is never stopped
-
-
-@dataclass(frozen=True, slots=True)
-class LocalLauncher:
-    """One run's command, started on this machine, by the interface of act.neighbours.Launcher."""
-
-    jobs: LocalJobs
-    _: KW_ONLY
-    command: Sequence[str]
-    working_directory: Path
-    log: Path
-    stop_grace_s: float
-    environment: Callable[[], dict[str, str]] = dict  # what the job gets beside its own, looked up at each start
-
-    def look(self, started: Sequence[RunStarted]) -> JobsSeen:
-        found = self.jobs.writers(started)
-        writers = tuple(
-            WriterSeen(id=f"process {w.pid}", rollback=w.rollback, foreign=w.not_ours or foreign_process(w.pid))
-            for w in found
-        )
-        fates: dict[str | None, Fate] = {}
-        if (dead := self.jobs.last_seen_dead()) is not None:
-            fates[None] = Fate(life=Life.GONE, sentence=f"process {dead} is not there any more")
-        return JobsSeen(writers=writers, fates=fates, was_seen=bool(found) or self.log.exists())
-
-    def keep(self, started: Sequence[RunStarted]) -> None:
-        """Nothing: the command is in the configuration."""
-
-    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        if left := _but(self.jobs.writers(started), spare):
-            raise JobStillAlive(", ".join(f"process {w.pid}" for w in left))
-
-    def keep_stacks(self, folder: Path) -> None:
-        program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
-        for writer in self.jobs.writers() if program else ():
-            if writer.not_ours is not None:
-                continue
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                command = [str(program), "dump", "--pid", str(writer.pid)]
-                dump = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / f"{time.time():.0f}-{writer.pid}.txt").write_text(dump.stdout + dump.stderr, encoding="utf-8")
-
-    def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
-        """Nothing: a command is there or it is not."""
-
-    def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
-        """None: there is no job script."""
-
-    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:  # noqa: ARG002 - Slurm's goes by it
-        if not self.command:
-            return ()
-        where, state_dir, log = (str(path) for path in (self.working_directory, self.jobs.state_dir, self.log))
-        given = {"SENTINEL_STATE_DIR": state_dir} | self.environment()
-        command = f"{' '.join(f'{k}={shlex.quote(v)}' for k, v in given.items())} {shlex.join(self.command)}"
-        return (f"cd {shlex.quote(where)} && {command} >> {shlex.quote(log)} 2>&1",)
-
-    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        self.jobs.stop(grace_s=self.stop_grace_s, also=started, spare=spare)
-
-    def start(
-        self,
-        incident: str | None,
-        rollback: str | None,
-        started: Sequence[RunStarted],  # noqa: ARG002 - Slurm's launcher goes by it
-        *,
-        follow_up: bool,  # noqa: ARG002 - so does it by this
-    ) -> None:
-        if not self.command:
-            raise ConfigError("[launcher] command is empty: sentinel does not know how to start the job")
-        extra = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback}
-        environment = {name: value for name, value in extra.items() if value} | self.environment()
-        self.jobs.start(self.command, cwd=self.working_directory, extra_env=environment, log_path=self.log)
 
 
 class LocalJobs:
@@ -160,19 +80,19 @@ class LocalJobs:
         names a trainer that somebody else may have started: it is found whoever's it is. Other processes of other users
         are not: their environment can't be read. A zombie writes nothing once the last of its threads has ended."""
         self._bury()
-        named, family = {pid for one in also[-1:] if (pid := _named(one)) is not None}, _Family.of_all()
+        named, family = {pid for one in also[-1:] if (pid := _named(one)) is not None}, Family.of_all()
         found = {}
         for pid in family.parents:
-            environment = {} if pid == os.getpid() else _environment(pid)
+            environment = {} if pid == os.getpid() else environment_of(pid)
             theirs = environment.get("SENTINEL_STATE_DIR")
             if pid in named or (theirs and os.path.realpath(theirs) == self.state_dir):
                 found[pid] = environment
-        homes = {pid: _homes(pid) for pid in found}
+        homes = {pid: homes_of(pid) for pid in found}
         carry = {pid for pid in found if not homes[pid] or self.state_dir in homes[pid]}
         ours = {pid for pid in carry if self.state_dir in homes[pid] or _STARTED in found[pid] or self._is_command(pid)}
         ours |= carry & all_writers_of(self._judged_log) if self._judged_log is not None else set()
         ours |= {pid for pid in carry & named if self._state_of(found[pid]) in (None, self.state_dir)}
-        meets = {pid: _meets_at(found[pid]) for pid in carry}
+        meets = {pid: meets_at(found[pid]) for pid in carry}
         ours |= {pid for pid in carry if meets[pid] and meets[pid] in {meets.get(one) for one in ours}}
         ours = family.with_kin(ours, carry)
         made = [
@@ -185,7 +105,7 @@ class LocalJobs:
 
     def _is_command(self, pid: int) -> bool:
         """Whether the process is the configuration's command, by all of its words but the program's folder."""
-        words = _words(pid)
+        words = words_of(pid)
         return bool(self._command) and len(words) >= len(self._command) and _tail(words, self._command)
 
     def _state_of(self, environment: Mapping[str, str]) -> str | None:
@@ -193,8 +113,8 @@ class LocalJobs:
         return os.path.realpath(named) if named else None
 
     def _why_not(self, pid: int, environment: Mapping[str, str]) -> str:
-        what = f"process {pid} ({' '.join(_words(pid))[:_SHOWN]})"
-        homes, state = _homes(pid), self._state_of(environment)
+        what = f"process {pid} ({' '.join(words_of(pid))[:_SHOWN]})"
+        homes, state = homes_of(pid), self._state_of(environment)
         if homes or state not in (None, self.state_dir):
             other = ", ".join(sorted(homes)) or state
             return f"{what} is named by a journal of this run, and reports to {other}: this is a copy, or the other is"
@@ -213,13 +133,13 @@ class LocalJobs:
         JobStillAlive when something outlives SIGKILL (uninterruptible sleep), or may be the run's and is not known to
         be: then nothing may be moved."""
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
-            found = _but(self.writers(also), spare)
+            found = but(self.writers(also), spare)
             if (doubt := next((w.not_ours for w in found if w.not_ours is not None), None)) is not None:
                 raise JobStillAlive(doubt)
             for whom in _whom([w.pid for w in found]):
                 _signal(whom, number)
             end = time.monotonic() + patience_s
-            while _but(self.writers(also), spare):
+            while but(self.writers(also), spare):
                 if time.monotonic() > end:
                     break
                 time.sleep(0.05)
@@ -229,85 +149,17 @@ class LocalJobs:
                         child.wait(5.0)
                 self._bury()
                 return
-        raise JobStillAlive(", ".join(f"process {w.pid}" for w in _but(self.writers(also), spare)))
+        raise JobStillAlive(", ".join(f"process {w.pid}" for w in but(self.writers(also), spare)))
 
     def _bury(self) -> None:
         """Takes note of children that have ended: a zombie would look alive to others."""
         self._children = [child for child in self._children if child.poll() is None]
 
 
-def _meets_at(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Where the ranks of one job find one another; empty for a process that is none of several. One rank of a node has
-    a heartbeat: the others are its job's by this."""
-    if job := environment.get("PMIX_NAMESPACE"):
-        return (job,)
-    found = tuple(environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
-    return found if all(found) else ()
-
-
-class _Family:
-    """Which process started which, as it is now."""
-
-    def __init__(self, parents: Mapping[int, int]) -> None:
-        self.parents = parents
-        self._before = {os.getpid(), *self.ancestors(os.getpid())}
-
-    @classmethod
-    def of_all(cls) -> _Family:
-        return cls({pid: found[0] for pid in psutil.pids() if (found := _parent_and_group(pid)) is not None})
-
-    def ancestors(self, pid: int) -> Iterator[int]:
-        seen = {pid}
-        while (pid := self.parents.get(pid, 0)) > 1 and pid not in seen:
-            seen.add(pid)
-            yield pid
-
-    def with_kin(self, ours: set[int], carry: set[int]) -> set[int]:
-        """With the carriers of the variable that descend from one of ours, and those that one of ours descends from and
-        that have started nothing else of them, as a launcher of ranks. Nothing that sentinel itself descends from."""
-        children = {pid for pid in carry if ours.intersection(self.ancestors(pid))}
-        ours = ours | (children - self._before)
-        above = {a for pid in ours for a in self.ancestors(pid)} & carry - self._before
-        return ours | {a for a in above if all(pid in ours | above for pid in carry if a in self.ancestors(pid))}
-
-    def is_sentinels(self, pid: int) -> bool:
-        """Whether sentinel runs in it, here or for another run, or what sentinel was typed in: neither trains."""
-        words = _words(pid)[:3]
-        return pid in self._before or words[1:] == ("-m", "sentinel") or "sentinel" in {Path(w).name for w in words[:2]}
-
-
-def _parent_and_group(pid: int) -> tuple[int, int] | None:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return int(fields[1]), int(fields[2])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _words(pid: int) -> tuple[str, ...]:
-    """Its command line; empty where it is gone, a zombie, or another account's that hides it."""
-    with contextlib.suppress(OSError):
-        text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-        return tuple(text.rstrip("\0").split("\0")) if text else ()
-    return ()
-
-
 def _tail(words: Sequence[str], command: Sequence[str]) -> bool:
     """Whether the words end with the command; the program may be spelled with another folder."""
     tail = words[len(words) - len(command) :]
     return Path(tail[0]).name == Path(command[0]).name and tuple(tail[1:]) == tuple(command[1:])
-
-
-def _homes(pid: int) -> set[str]:
-    """The state folders of which the process holds a heartbeat open: its hook reports there."""
-    found: set[str] = set()
-    with contextlib.suppress(OSError):
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                held = descriptor.readlink()
-                if held.parent.name == FOLDER:
-                    found.add(str(held.parent.parent))
-    return found
 
 
 def _named(started: RunStarted) -> int | None:
@@ -318,26 +170,8 @@ def _named(started: RunStarted) -> int | None:
     return started.pid if fate is not None and fate.life is Life.ALIVE and started.pid != os.getpid() else None
 
 
-def _but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
+def but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
     return [w for w in writers if spare is None or w.rollback != spare]
-
-
-def _environment(pid: int) -> dict[str, str]:
-    """Of the process's environment sentinel's variables, and those by which ranks find one another; none where it is
-    gone, or this account may not read it. A process is a zombie as soon as its first thread has ended: the others show
-    it still, and may hang in a write."""
-    process = Path(f"/proc/{pid}")
-    with contextlib.suppress(OSError):  # it has ended meanwhile
-        for place in chain([process], process.glob("task/*")):
-            try:
-                text = (place / "environ").read_bytes().decode(errors="surrogateescape")
-            except PermissionError:
-                return {}
-            except OSError:
-                continue
-            if text:
-                return dict(pair.split("=", 1) for pair in text.split("\0") if pair.startswith(_READ))
-    return {}
 
 
 def _is_there(pid: int) -> bool:
@@ -348,7 +182,7 @@ def _is_there(pid: int) -> bool:
 
 def _whom(pids: Sequence[int]) -> list[int]:
     """What to signal: minus the group where all of it is to end, so that none is missed; else the process alone."""
-    groups = {pid: found[1] for pid in psutil.pids() if (found := _parent_and_group(pid)) is not None}
+    groups = {pid: found[1] for pid in psutil.pids() if (found := parent_and_group(pid)) is not None}
     whole = {
         g for g in groups.values() if g != os.getpgrp() and all(pid in pids for pid, of in groups.items() if of == g)
     }
