@@ -5,9 +5,9 @@ Configured once, at the start: nothing else reads files of settings or the envir
 In: TOML text. Out: `Config`, and the paths that follow from it (`run_files`).
 """
 
+from sentinel.config.commands_table import Commands
 from sentinel.config.tables import (
     BisectSettings,
-    Commands,
     Config,
     LauncherSettings,
     Run,

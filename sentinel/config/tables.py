@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +11,7 @@ from urllib.parse import urlsplit
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import PagingSettings
 from sentinel.adapters.wandb import WandbRun
+from sentinel.config.commands_table import Commands
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.choose.policy import Policy, Tuning
 from sentinel.vocabulary.errors import ConfigError
@@ -108,49 +107,6 @@ class LauncherSettings:
 
     slurm_timeout_s: Annotated[float, POSITIVE] = 20.0
     """slurm: seconds that one of its commands may take."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commands:
-    """The `[commands]` table: how any scheduler is spoken to, with `[launcher] kind = "commands"`. Each is a list of
-    arguments, run without a shell, with placeholders: {name} the job's name, {job} its id as `list` shows it, {prefix}
-    what the names of all jobs of this run that sentinel starts begin with, {job_name}, {state_dir}, {incident},
-    {rollback}. One that fails, is late or prints what is not understood leaves the job's state unknown: nothing is
-    done."""
-
-    start: tuple[str, ...] = ()
-    """Starts the job under the name {name} and returns. Its environment has SENTINEL_STATE_DIR, SENTINEL_ROLLBACK,
-    SENTINEL_INCIDENT and SENTINEL_JOB, which it has to hand on to the trainer."""
-
-    stop: tuple[str, ...] = ()
-    """Asks for the end of {job}."""
-
-    list: tuple[str, ...] = ()
-    """Prints the jobs, ended ones too for as long as the scheduler knows them: JSON lines of "job", "name", "state"."""
-
-    list_pattern: str | None = None
-    """For a `list` that prints a table: a regular expression with the groups job, name and state."""
-
-    states: Mapping[str, Literal["pending", "running", "ended"]] = field(default_factory=dict)
-    """What the scheduler's words for a state mean: pending, running or ended. Known beforehand are pending, queued,
-    waiting, suspended; running, active, stopping, terminating; ended, succeeded, complete, completed, failed, stopped,
-    cancelled."""
-
-    log: tuple[str, ...] = ()
-    """Prints the output of {job}; of one that has ended, its last lines are in the page. () is not asked for."""
-
-    timeout_s: Annotated[float, POSITIVE] = 60.0
-    """Seconds that one of them may take."""
-
-    def __post_init__(self) -> None:
-        if self.list_pattern is None:
-            return
-        try:
-            groups = re.compile(self.list_pattern).groupindex
-        except re.error as error:
-            raise ConfigError(f"list_pattern is no regular expression: {error}") from error
-        if missing := {"job", "name", "state"} - set(groups):
-            raise ConfigError(f"list_pattern has no group (?P<{min(missing)}>…)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
