@@ -19,7 +19,7 @@ from sentinel.plan.facts import Failure, Memory, Outcome, Readings
 from sentinel.plan.incident.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
-from sentinel.plan.observation import AttemptSeen, JobsSeen, Sign, SpoiltSpan, WriterSeen
+from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign, SpoiltSpan, WriterSeen
 from sentinel.plan.restart.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.starts.evidence import Evidence
 from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
@@ -32,6 +32,7 @@ ACT, APPROVE, OBSERVE = (Policy(mode=mode) for mode in ("act", "approve", "obser
 RESTART = Policy(mode="act", restart_on_crash=True, restart_on_hang=True)
 MADE = decision()
 GONE = JobsSeen()
+JUST_SAVED = Sign(what="mp_rank_00_model_states.pt", age_s=1.0, checkpoint=True)
 OURS = JobsSeen(writers=(WriterSeen(id="process 43", rollback=MADE.id),))
 SPIKE = Verdict(kind=VerdictKind.SPIKE, reason="the loss left its band")
 PENDING = Verdict(kind=VerdictKind.PENDING, reason="the job waits in the queue")
@@ -150,6 +151,9 @@ SKIPPED = Policy(mode="observe", ladder=(Rung(name="clip", hypothesis="…", cli
 AT_ITS_END = history(ended="finished")
 OUR_JOB, MADE_100 = {"jobs": OURS, **CARRIED_OUT}, history({2: 100})
 
+ENDED = (AttemptSeen(number=1, finished=True, fate=Fate(life=Life.GONE, sentence="it has ended")),)
+SETTLES = {"jobs": GONE, "quiet_s": 3.0, "signs": (JUST_SAVED,), "attempts": ENDED}
+
 OPEN: list[Any] = [
     (incident(), DIVERGED, {}, ACT, ["decided"], StopJob, None),
     (incident(), DIVERGED, {"jobs": replace(run().jobs, prepares=True)}, ACT, ["decided"], PrepareJob, None),
@@ -158,6 +162,7 @@ OPEN: list[Any] = [
     (incident(), DIVERGED, UNVERIFIED, OBSERVE, [], VerifyCheckpoint, None),
     (incident(), DIVERGED, {}, APPROVE, ["proposed"], None, None),
     (incident(), DIVERGED, {}, OBSERVE, ["shadow"], None, None),
+    (incident(), DIVERGED, SETTLES, OBSERVE, [], None, None),
     (incident(shadows=1), DIVERGED, {}, OBSERVE, [], None, None),
     (incident(shadows=1), DIVERGED, {"history": AT_ITS_END, "jobs": GONE}, OBSERVE, [], None, NOT_WELL),
     (incident(shadows=1), DIVERGED, {"history": AT_ITS_END}, OBSERVE, [], None, None),
