@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +62,10 @@ class IllTrainer(Trainer):
         if cause in ("wrong gradients", "broken node"):
             for parameter in self.engine.module.parameters():
                 parameter.register_hook(self._gradient)
+
+    def step(self) -> None:
+        time.sleep(float(os.environ.get("PACE", "0")))  # of a test that has to see it train
+        super().step()
 
     def _marked(self) -> frozenset[int]:
         """The samples that stand, in the run's own order, at the cause's steps."""

@@ -59,7 +59,7 @@ def _show_all(paths: tuple[Path, ...], *, as_json: bool) -> int:
     """A run that can't be looked at is told on its line, and hides no other."""
     rows, worst = list[dict[str, Any]](), 0
     for path in paths:
-        row: dict[str, Any] = {**dict.fromkeys(_OF_EACH), "run": path.stem, "problem": None}
+        row: dict[str, Any] = {**dict.fromkeys(_OF_EACH), "run": path.stem, "file": str(path), "problem": None}
         try:
             document, look = _looked(load_config(path))
             found = look.run.open_incident
@@ -81,7 +81,8 @@ def _line(row: Mapping[str, Any]) -> str:
         return f"{row['run']}: can't be looked at: {row['problem']}"
     at = "" if row["global_step"] is None else f" at step {row['global_step']}, loss {row['loss']:.4f}"
     incident = "" if row["incident"] is None else f", {row['incident']} is open"
-    return f"{row['run']}: {row['verdict']}{at} (mode {row['mode']}{incident})"
+    name = row["run"] if row["run"] == Path(row["file"]).stem else f"{row['run']} ({row['file']})"
+    return f"{name}: {row['verdict']}{at} (mode {row['mode']}{incident})"
 
 
 def _looked(config: Config) -> tuple[dict[str, Any], Look]:

@@ -32,6 +32,10 @@ class Commands:
     list_pattern: str | None = None
     """For a `list` that prints a table: a regular expression with the groups job, name and state."""
 
+    list_ignore: str | None = None
+    """A regular expression of the lines of `list` that are no jobs, such as a table's heading. Any other line that is
+    not understood makes the state unknown."""
+
     states: Mapping[str, Literal["pending", "running", "ended"]] = field(default_factory=dict)
     """What the scheduler's words for a state mean: pending, running or ended. Known beforehand are pending, queued,
     waiting, suspended; running, active, stopping, terminating; ended, succeeded, complete, completed, failed, stopped,
@@ -44,11 +48,18 @@ class Commands:
     """Seconds that one of them may take."""
 
     def __post_init__(self) -> None:
-        if self.list_pattern is None:
-            return
-        try:
-            groups = re.compile(self.list_pattern).groupindex
-        except re.error as error:
-            raise ConfigError(f"list_pattern is no regular expression: {error}") from error
-        if missing := {"job", "name", "state"} - set(groups):
-            raise ConfigError(f"list_pattern has no group (?P<{min(missing)}>…)")
+        for key in ("list_pattern", "list_ignore"):
+            try:
+                groups = re.compile(getattr(self, key) or "").groupindex
+            except re.error as error:
+                raise ConfigError(f"{key} is no regular expression: {error}") from error
+            if (
+                key == "list_pattern"
+                and self.list_pattern is not None
+                and (missing := {"job", "name", "state"} - set(groups))
+            ):
+                raise ConfigError(f"list_pattern has no group (?P<{min(missing)}>…)")
+        for key, holder in (("start", "{name}"), ("stop", "{job}")):
+            words = getattr(self, key)
+            if words and not any(holder in word for word in words):
+                raise ConfigError(f"{key} should hold {holder}: by it the job is found again, and no other is stopped")

@@ -60,6 +60,7 @@ def launcher_of(
                 list=commands.list,
                 log=commands.log,
                 list_pattern=commands.list_pattern,
+                list_ignore=commands.list_ignore,
                 states=STATES | {word.lower(): meaning for word, meaning in commands.states.items()},
                 job_name=launcher.job_name,
                 working_directory=launcher.working_directory,

@@ -56,8 +56,9 @@ def opens_incident(facts: Facts) -> bool:
         return False
     if any(i.undoing or i.status != "closed" for i in incidents):
         return False
-    # after an undo, a person handles this attempt's divergence: no incident is opened for it
-    return not any(i.outcome == "undone" and i.attempt == attempt.number for i in incidents)
+    # after an undo, a person handles the divergence of the attempts that were there: no incident is opened for them
+    undone = (i for i in incidents if i.outcome == "undone")
+    return not any(i.attempt <= attempt.number <= max(i.attempt, i.undo_after_attempt or 0) for i in undone)
 
 
 def _decided(facts: Facts, policy: Policy) -> Turn:

@@ -217,7 +217,7 @@ class _BlockDecoder(Decoder):
             return ()
         step, total, rank, at = opened
         fields = fields_of(((name.removeprefix("Train "), text) for name, text in items.items()), self.names)
-        loss = fields.pop("loss", None)
+        loss, _ = fields.pop("loss", None), fields.pop("step", None)  # the block's own step counts
         events: list[Event] = [] if loss is None else [Reading(step, loss, rank, {"time_unix_s": at} | fields, total)]
         for name, text in items.items():
             if self._pattern.validation.search(name) and (value := number(text)) is not None:

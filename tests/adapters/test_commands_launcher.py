@@ -30,8 +30,9 @@ mode = (here / "MODE").read_text().split() if (here / "MODE").exists() else []
 if f"{verb}-hangs" in mode: time.sleep(60)
 if f"{verb}-fails" in mode: sys.exit("the scheduler is away")
 if verb == "start":
+    out = None if "stdout-held" in mode else subprocess.DEVNULL
     job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                           stdout=out, stderr=out)
     (here / f"{job.pid}.json").write_text(json.dumps({"job": str(job.pid), "name": words[0],
         "rollback": os.environ.get("SENTINEL_ROLLBACK")}))
     if "reply-lost" in mode: sys.exit("the reply was lost")
@@ -41,7 +42,8 @@ elif verb == "log":
     print(f"the last words of {words[0]}")
 elif verb == "list":
     if "garbage" in mode: print("<html>")
-    for path in sorted(here.glob("*.json")):
+    if "heading" in mode: print("ID NAME STATE")
+    for path in sorted(here.glob("*.json")) if "list-late" not in mode else ():
         row = json.loads(path.read_text())
         try: alive = pathlib.Path(f"/proc/{row['job']}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
         except OSError: alive = False
@@ -145,7 +147,7 @@ def test_a_start_that_failed_is_unknown_for_a_while_and_then_made_under_another_
         start(launcher)
     misbehave(scheduler)
     seen = launcher.look([])
-    assert (seen.known, "it is not known whether sentinel-state-restart-1 was started" in seen.why_unknown) == (
+    assert (seen.known, "unclear whether sentinel-state-restart-1 was started" in seen.why_unknown) == (
         False,
         True,
     )
@@ -155,6 +157,47 @@ def test_a_start_that_failed_is_unknown_for_a_while_and_then_made_under_another_
     start(launcher)
     (job,) = scheduler.glob("*.json")
     assert json.loads(job.read_text())["name"] == "sentinel-state-restart-2"
+
+
+@pytest.mark.parametrize("rollback", [None, "incident-1-r1"])
+def test_a_start_that_is_not_listed_is_unknown_then_lost_and_never_made_again(
+    scheduler: Path, rollback: str | None
+) -> None:
+    now = [1000.0]
+    launcher = CommandsLauncher(settings_of(scheduler), clock=lambda: now[0])
+    misbehave(scheduler, "list-late")
+    start(launcher, rollback)
+    seen = launcher.look([])
+    assert (seen.known, "and is not listed" in seen.why_unknown) == (False, True)
+    for _ in range(3):
+        with pytest.raises((CommandFailed, JobStillAlive)):
+            start(launcher, rollback)
+        now[0] += 61
+        assert launcher.look([]).lost.keys() == {rollback, None}
+    assert len(list(scheduler.glob("*.json"))) == 1
+    reported = [RunStarted(attempt=1, time_unix_s=time.time(), job_id=f"sentinel-state-{rollback or 'restart'}-1")]
+    assert launcher.look(reported).lost == {}
+    misbehave(scheduler)
+    assert len(launcher.look([]).writers) == 1
+
+
+def test_what_a_start_leaves_running_holds_up_nothing(scheduler: Path) -> None:
+    launcher = CommandsLauncher(settings_of(scheduler, timeout_s=30.0))
+    misbehave(scheduler, "stdout-held")
+    began = time.monotonic()
+    start(launcher)
+    assert time.monotonic() - began < 30
+    assert len(launcher.look([]).writers) == 1
+
+
+def test_the_end_of_an_older_job_says_nothing_of_one_that_lives(scheduler: Path) -> None:
+    """An attempt that names no job, as a log's, has the fate of the newest one alone."""
+    launcher = CommandsLauncher(settings_of(scheduler))
+    start(launcher)
+    launcher.stop([], None)
+    assert launcher.look([]).fates[None].life is Life.GONE
+    start(launcher)
+    assert None not in launcher.look([]).fates
 
 
 def test_another_runs_jobs_are_neither_seen_nor_stopped(scheduler: Path) -> None:
@@ -188,10 +231,14 @@ def test_a_job_that_does_not_end_is_still_alive(scheduler: Path) -> None:
 
 def test_a_table_is_read_by_a_pattern(scheduler: Path) -> None:
     pattern = r"^(?P<job>\d+) (?P<name>\S+) (?P<state>\w+)$"
-    launcher = CommandsLauncher(settings_of(scheduler, list_pattern=pattern))
-    misbehave(scheduler, "table")
+    strict = CommandsLauncher(settings_of(scheduler, list_pattern=pattern))
+    launcher = CommandsLauncher(settings_of(scheduler, list_pattern=pattern, list_ignore="^ID NAME"))
+    misbehave(scheduler, "table", "heading")
     start(launcher, "incident-2-r1")
     assert [w.rollback for w in launcher.look([]).writers] == ["incident-2-r1"]
+    assert not strict.look([]).known
+    misbehave(scheduler, "table", "heading", "garbage")
+    assert not launcher.look([]).known
 
 
 def test_names_are_given_once_although_the_record_is_lost_and_a_damaged_one_is_told(scheduler: Path) -> None:

@@ -44,6 +44,7 @@ def test_a_run_that_can_not_be_looked_at_hides_no_other(runs: Path) -> None:
     shown = CliRunner().invoke(app, ["status", "--config-dir", str(runs), "--json"])
     broken, ill, well = json.loads(shown.stdout)
     assert "has no key 'nam'" in broken.pop("problem")
+    assert broken.pop("file") == str(runs / "broken.toml")
     assert set(broken.values()) == {"broken", None}
     assert [(row["run"], row["verdict"], row["mode"], row["global_step"], row["problem"]) for row in (ill, well)] == [
         ("ill", "diverged", "observe", 400, None),

@@ -77,6 +77,7 @@ def made(
         ({"clip_grad": 0.0}, "rung 'it': clip_grad should be above 0"),
         ({"qk_clip": 0.0}, "rung 'it': qk_clip should be above 0"),
         ({"lr_factor_of": {}}, "rung 'it' changes nothing"),
+        ({"lr_factor_of": {"attention.qk": 1.0}}, "rung 'it': lr_factor_of.attention.qk = 1 changes nothing"),
         ({"lr_factor_of": {"attention.qk": 0.0}}, "rung 'it': lr_factor_of.attention.qk should be above 0"),
         ({"lr_factor_of": {"attention.kq": 0.5}}, "rung 'it': lr_factor_of has no role 'attention.kq'"),
         ({"clip_grad_factor": float("nan")}, "rung 'it': clip_grad_factor should be a finite number above 0"),

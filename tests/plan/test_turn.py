@@ -69,6 +69,8 @@ HUNG |= {"action": {"kind": "stop_job", "keep_stacks": True}}
 PERSON, NOT_WELL = Outcome.PERSON_NEEDED, Outcome.NOT_WELL
 BROKEN_OFF = replace(GONE, broken_off="NODE_FAIL")
 
+UNDONE_LATER = replace(incident(status="closed", outcome="undone", attempt=0), undo_after_attempt=1)  # with attempt 1
+
 NO_INCIDENT: list[Any] = [
     (HEALTHY, {}, ACT, [], None, None),
     (SPIKE, {}, ACT, [], None, None),
@@ -82,6 +84,7 @@ NO_INCIDENT: list[Any] = [
     (HEALTHY, {"incidents": (incident(status="stopped", note="…"),)}, ACT, [], None, Outcome.PERSON_NEEDED),
     (DIVERGED, {"incidents": (incident(status="closed", outcome="undone"),)}, ACT, [], None, None),
     (DIVERGED, {"incidents": (incident(status="closed", outcome="undone", attempt=0),)}, ACT, ["opened"], None, None),
+    (DIVERGED, {"incidents": (UNDONE_LATER,)}, ACT, [], None, None),
     (DIVERGED, {"incidents": (incident(status="closed", outcome="healed"),)}, ACT, ["opened"], None, None),
     # an undo that was cut short comes before everything else
     (DIVERGED, {"incidents": (rolled(status="closed"),), "undoing": True}, ACT, [], None, None),

@@ -125,3 +125,12 @@ def test_a_file_of_which_nothing_can_be_read_is_wrong_usage(tmp_path: Path) -> N
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "none of its 9 readings can be read; line 2: loss should be a number, not 'lots'" in done.stderr
+
+
+def test_a_value_that_is_called_step_in_a_block_is_not_its_step(tmp_path: Path) -> None:
+    head = "2024-08-06 09:59:26.181 INFO    [step=1/739328,epoch=0]"
+    (tmp_path / "a.log").write_text(f"{head}\n    train/CrossEntropyLoss=2.5\nINFO [batch=3/7]\n")
+    (source,) = open_sources(tmp_path / "a.log", {})
+    assert [(steps.tolist(), losses.tolist()) for steps, losses in ((r.steps, r.values("loss")) for r in source)] == [
+        ([1], [2.5])
+    ]

@@ -32,7 +32,7 @@ STATES: dict[str, State] = {
 }  # of a job as `list` names them, in small letters, where [commands] states does not say otherwise
 _MOST_STARTS = 1_000  # that are kept
 _RESTART = "restart"  # in a job's name, in place of a rollback
-_UNANSWERED = 3  # deadlines after which a start that failed, and whose job is not listed, was none
+_UNLISTED = 3  # deadlines for which a start whose job is not listed may have been made
 _FORM = Form(error=LineError, name="the record of starts", ignores_unknown=True)
 
 
@@ -46,6 +46,7 @@ class CommandSettings:
     stop: tuple[str, ...]
     list: tuple[str, ...]
     log: tuple[str, ...] = ()  # prints a job's output
+    list_ignore: str | None = None  # lines that are no jobs
     list_pattern: str | None = None  # with groups `job`, `name` and `state`; None: JSON lines with these keys
     states: Mapping[str, State]  # word of `list`, in small letters -> what it means
     job_name: str | None = None  # of a job that a person has started
@@ -96,32 +97,46 @@ class CommandsLauncher:
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
         starts = self._starts()
         try:
-            jobs = self._ours(self._listed(self._settings.query_interval_s), starts, started)
+            listed = self._listed(self._settings.query_interval_s)
+            jobs = self._ours(listed, starts, started)
         except CommandFailed as error:
             return JobsSeen(known=False, why_unknown=str(error))
-        newest = next((j for s in reversed(starts) for j in jobs if j.name == s.name), jobs[-1] if jobs else None)
+        living = [j for j in jobs if j.state != "ended"]
+        name = starts[-1].name if starts else None
+        newest = next((j for j in reversed(jobs) if name in (None, j.name)), None)
         fates: dict[str | None, Fate] = {name: _fate(j) for j in jobs for name in (j.job, j.name)}
-        if newest is not None:
+        if newest is not None and not living:  # of one that lives, an older attempt's end says nothing
             fates[None] = _fate(newest)
         return JobsSeen(
             writers=tuple(
                 WriterSeen(id=f"job {j.job}", rollback=self._rollback_of(j.name), pending=j.state == "pending")
-                for j in jobs
-                if j.state != "ended"
+                for j in living
             ),
             fates=fates,
+            lost=self._lost(listed, starts, started),
             was_seen=bool(jobs or starts),
             last_log=self._log_of(newest) if newest is not None and newest.state == "ended" else None,
         )
 
+    def _lost(
+        self, listed: Sequence[ListedJob], starts: Sequence[RecordedStart], started: Sequence[RunStarted]
+    ) -> dict[str | None, str]:
+        """The rollback (None: a restart) of the newest start, where its command said that it was made and neither
+        `list` nor a trainer shows it: whether it runs is not known, so it is not started again."""
+        last = starts[-1] if starts else None
+        if last is None or not last.answered or last.name in {*(j.name for j in listed), *(s.job_id for s in started)}:
+            return {}
+        why = f"sentinel started {last.name}, which [commands] list does not show and which has reported no start"
+        return {self._rollback_of(last.name): why, None: why}
+
     def keep(self, started: Sequence[RunStarted]) -> None:
-        """Nothing: the commands are in the configuration."""
+        """Nothing."""
 
     def keep_stacks(self, folder: Path) -> None:
-        """Nothing: its processes are not here."""
+        """Nothing."""
 
     def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
-        """Nothing: a command is there or it is not."""
+        """Nothing."""
 
     def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
         """None: there is no job script."""
@@ -164,6 +179,8 @@ class CommandsLauncher:
             return
         if alive:
             raise JobStillAlive(", ".join(f"job {j.job} ({j.word})" for j in alive))
+        if lost := self._lost(self._listed(self._settings.timeout_s), starts, started):
+            raise JobStillAlive(lost[None])
         one = RecordedStart(name=self._new_name(rollback, starts), time_unix_s=self._clock())
         self._note([*starts, one])
         told = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback, "SENTINEL_JOB": one.name}
@@ -191,10 +208,12 @@ class CommandsLauncher:
         if len(living) > 1:
             raise CommandFailed("list", f"jobs {', '.join(j.job for j in living)} are all named {settings.job_name!r}")
         last = starts[-1] if starts else None
-        if last is not None and not last.answered and all(j.name != last.name for j in listed):
+        reported = {*(j.name for j in listed), *(s.job_id for s in started)}
+        if last is not None and last.name not in reported:
             waited_s = self._clock() - last.time_unix_s
-            if 0 <= waited_s < _UNANSWERED * settings.timeout_s:
-                raise CommandFailed("start", f"it is not known whether {last.name} was started {waited_s:.0f} s ago")
+            if 0 <= waited_s < _UNLISTED * settings.timeout_s:
+                ago = f"{last.name} was started {waited_s:.0f} s ago"
+                raise CommandFailed("start", f"{ago}, and is not listed" if last.answered else f"unclear whether {ago}")
         return [*others, *found]
 
     def _listed(self, age_s: float) -> tuple[ListedJob, ...]:
@@ -206,31 +225,21 @@ class CommandsLauncher:
         return self._answer[1]
 
     def _jobs_of(self, text: str) -> list[ListedJob]:
-        """CommandFailed names the first line that is not understood. With a pattern, a line that it does not match is
-        a heading or another user's text, unless no line matches."""
-        pattern, found, lines = (
-            self._settings.list_pattern,
-            list[ListedJob](),
-            list(filter(str.strip, text.splitlines())),
-        )
-        for line in lines:
-            if pattern is not None:
-                matched = re.search(pattern, line)
-                row: object = None if matched is None else matched.groupdict()
-            else:
-                row = _object(line)
-            if row is None and pattern is not None:
+        """CommandFailed names the first line that is not understood."""
+        settings, found = self._settings, list[ListedJob]()
+        for line in filter(str.strip, re.split(r"\r?\n", text)):
+            if settings.list_ignore is not None and re.search(settings.list_ignore, line):
                 continue
+            matched = re.search(settings.list_pattern, line) if settings.list_pattern is not None else None
+            row = _object(line) if settings.list_pattern is None else matched and matched.groupdict()
             words = [row.get(key) for key in ("job", "name", "state")] if isinstance(row, dict) else []
-            if not words or not all(isinstance(word, str) and word for word in words):
+            if not words or not all(type(word) in (str, int) and str(word) for word in words):
                 raise CommandFailed("list", f"a line is not understood: {line[:200]!r}")
             job, name, word = map(str, words)
-            if (state := self._settings.states.get(word.lower())) is None:
+            if (state := settings.states.get(word.lower())) is None:
                 raise CommandFailed("list", f"job {job} is {word!r}, which [commands] states does not explain")
             found.append(ListedJob(job, name, state, word))
-        if pattern is not None and lines and not found and len(lines) > 1:
-            raise CommandFailed("list", f"no line matches [commands] list_pattern; the last is {lines[-1][:200]!r}")
-        return found
+        return list(dict.fromkeys(found))
 
     def _log_of(self, job: ListedJob) -> str | None:
         """The path of a copy of the ended job's output, made once; None where it can't be had."""

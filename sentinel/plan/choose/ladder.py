@@ -197,6 +197,8 @@ class Rung(OptimizerSettings):
             if re.fullmatch(r"attention\.\w+", name) and name not in LR_ROLES:
                 roles = ", ".join(sorted(LR_ROLES))
                 raise ConfigError(f"rung {self.name!r}: lr_factor_of has no role {name!r}; the roles are {roles}")
+            if factor == 1 or not name.strip():
+                raise ConfigError(f"rung {self.name!r}: lr_factor_of.{name or '(empty)'} = {factor:g} changes nothing")
             if (problem := out_of_range(POSITIVE, factor, f"lr_factor_of.{name}")) is not None:
                 raise ConfigError(f"rung {self.name!r}: {problem}")
 
