@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shlex
@@ -10,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from sentinel import bounded
+from sentinel.adapters.commands.listed import CommandSettings, ListedJob, jobs_listed
 from sentinel.adapters.commands.running import run
 from sentinel.durable import write_atomically
 from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
@@ -24,47 +23,10 @@ from sentinel.vocabulary.sample import RunStarted
 
 log = logging.getLogger(__name__)
 
-State = Literal["pending", "running", "ended"]
-STATES: dict[str, State] = {
-    **dict.fromkeys(("pending", "queued", "waiting", "suspended"), "pending"),
-    **dict.fromkeys(("running", "active", "stopping", "terminating"), "running"),
-    **dict.fromkeys(("ended", "succeeded", "complete", "completed", "failed", "stopped", "cancelled"), "ended"),
-}  # of a job as `list` names them, in small letters, where [commands] states does not say otherwise
 _MOST_STARTS = 1_000  # that are kept
 _RESTART = "restart"  # in a job's name, in place of a rollback
 _UNLISTED = 3  # deadlines for which a start whose job is not listed may have been made
 _FORM = Form(error=LineError, name="the record of starts", ignores_unknown=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandSettings:
-    """What the configuration says of the run's jobs."""
-
-    prefix: str  # of the names of the jobs that sentinel starts; no other run's are named so
-    state_dir: Path
-    start: tuple[str, ...]
-    stop: tuple[str, ...]
-    list: tuple[str, ...]
-    log: tuple[str, ...] = ()  # prints a job's output
-    list_ignore: str | None = None  # lines that are no jobs
-    list_pattern: str | None = None  # with groups `job`, `name` and `state`; None: JSON lines with these keys
-    states: Mapping[str, State]  # word of `list`, in small letters -> what it means
-    job_name: str | None = None  # of a job that a person has started
-    working_directory: Path
-    timeout_s: float
-    stop_grace_s: float
-    query_interval_s: float
-    environment: Callable[[], dict[str, str]] = dict
-
-
-@dataclass(frozen=True, slots=True)
-class ListedJob:
-    """A job as `list` shows it."""
-
-    job: str  # by which `stop` and `log` know it
-    name: str
-    state: State
-    word: str  # the scheduler's own for the state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,25 +183,8 @@ class CommandsLauncher:
         if self._answer is None or now - self._answer[0] >= age_s:
             self._answer = None
             text = self._run(self._filled(self._settings.list, name=""))
-            self._answer = now, tuple(self._jobs_of(text))
+            self._answer = now, jobs_listed(text, self._settings)
         return self._answer[1]
-
-    def _jobs_of(self, text: str) -> list[ListedJob]:
-        """CommandFailed names the first line that is not understood."""
-        settings, found = self._settings, list[ListedJob]()
-        for line in filter(str.strip, re.split(r"\r?\n", text)):
-            if settings.list_ignore is not None and re.search(settings.list_ignore, line):
-                continue
-            matched = re.search(settings.list_pattern, line) if settings.list_pattern is not None else None
-            row = _object(line) if settings.list_pattern is None else matched and matched.groupdict()
-            words = [row.get(key) for key in ("job", "name", "state")] if isinstance(row, dict) else []
-            if not words or not all(type(word) in (str, int) and str(word) for word in words):
-                raise CommandFailed("list", f"a line is not understood: {line[:200]!r}")
-            job, name, word = map(str, words)
-            if (state := settings.states.get(word.lower())) is None:
-                raise CommandFailed("list", f"job {job} is {word!r}, which [commands] states does not explain")
-            found.append(ListedJob(job, name, state, word))
-        return list(dict.fromkeys(found))
 
     def _log_of(self, job: ListedJob) -> str | None:
         """The path of a copy of the ended job's output, made once; None where it can't be had."""
@@ -290,13 +235,6 @@ class CommandsLauncher:
 
     def _run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
         return run(command, self._settings.working_directory, self._settings.timeout_s, environment or {})
-
-
-def _object(line: str) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return ()
 
 
 def _fate(job: ListedJob) -> Fate:
