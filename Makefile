@@ -35,7 +35,7 @@ check:
 	@$(PYTEST) -m 'not full and not soak'
 
 rest: setup wandb # the second tier without the first: with `make test` before it, `make full`
-	@echo "==> tests of the second tier, on $(WORKERS) workers: about half an hour on two cores"
+	@echo "==> tests of the second tier, on $(WORKERS) workers: about half an hour to forty minutes on two cores"
 	@$(PYTEST) -m 'full and not soak'
 
 full: setup
