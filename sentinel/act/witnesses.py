@@ -214,7 +214,7 @@ class Witnessing:
 
     def _seen(self, attempt: Attempt, jobs: JobsSeen) -> AttemptSeen:
         started = attempt.started
-        fate = _fate(started, jobs) if started is not None else jobs.fates.get(None)
+        fate = _fate(started, jobs) if started is not None else _of_the_last(jobs)
         return AttemptSeen(
             number=attempt.number,
             reported=started is not None,
@@ -243,11 +243,20 @@ def _is_settled(attempt: AttemptSeen) -> bool:
     return fate.life is Life.ALIVE or (fate.life is Life.GONE and fate.certain and not attempt.grew_after_end)
 
 
+def _of_the_last(jobs: JobsSeen) -> Fate | None:
+    """The fate of an attempt that names no job, as a log's, from the job that was seen last. One that lives and is seen
+    is a writer, and may be a later attempt's."""
+    fate = jobs.fates.get(None)
+    return None if fate is not None and fate.life is Life.ALIVE and jobs.writers else fate
+
+
 def _fate(started: RunStarted, jobs: JobsSeen) -> Fate | None:
     """Alive if either of them is: its job, whoever's it is, and its process, where that can be seen."""
     process = fate_of_process(started)
     names_nothing = started.job_id is None and started.host is None
-    job = jobs.fates.get(started.job_id) if started.job_id is not None or names_nothing else None
+    job = (
+        _of_the_last(jobs) if names_nothing else jobs.fates.get(started.job_id) if started.job_id is not None else None
+    )
     found = [fate for fate in (job, process) if fate is not None]
     order = (Life.ALIVE, Life.GONE, Life.UNKNOWN)
     return min(

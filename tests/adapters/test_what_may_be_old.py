@@ -18,7 +18,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.daemon import wiring
 from sentinel.judge.history import History
 from sentinel.plan import turn
-from sentinel.plan.observation import JobsSeen, WriterSeen
+from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
 from tests.support.diverged_runs import diverged_run, watched
 
@@ -51,6 +51,20 @@ def test_a_running_job_is_timed_from_when_it_was_first_seen(tmp_path: Path) -> N
     assert witnessing.job_seen_unix_s(JobsSeen(known=False), 90.0) is None
     assert witnessing.job_seen_unix_s(one, 90.0) == 60.0
     assert witnessing.job_seen_unix_s(JobsSeen(writers=(WriterSeen(id="job 2"),)), 90.0) == 90.0
+
+
+def test_an_attempt_of_a_log_is_not_alive_by_the_job_that_came_after_it(tmp_path: Path) -> None:
+    """It names no job: the one that lives is a writer already, and may be the restart's."""
+    history = History()
+    for attempt in (1, 2):
+        history.push(RunStarted(attempt=attempt, time_unix_s=float(attempt)))
+        history.push(sample(1, attempt=attempt))
+    lives = {None: Fate(life=Life.ALIVE, sentence="job 2 runs")}
+    witnessing = Witnessing(tmp_path, SaveFolder(tmp_path))
+    seen = witnessing.attempts(history, JobsSeen(writers=(WriterSeen(id="job 2", rollback="r"),), fates=lives))
+    assert [attempt.fate for attempt in seen] == [None, None]
+    unseen = witnessing.attempts(history, JobsSeen(fates=lives))
+    assert {attempt.fate for attempt in unseen} == set(lives.values())
 
 
 def test_after_a_look_that_hung_nothing_is_done_before_another_one(
