@@ -422,6 +422,31 @@ def leaves_a_frozen_peer(fan: int) -> dict[str, Any]:
     raise ValueError("as a training that fails")
 
 
+class Lingers:
+    """The end of an interpreter that lasts, as a large program's does: other threads run on meanwhile."""
+
+    def __init__(self, threads_over: threading.Event) -> None:
+        self._arguments = (time.sleep, os._exit, threads_over.is_set)
+
+    def __del__(self) -> None:
+        sleep, end, threads_over = self._arguments
+        sleep(1)
+        if not threads_over():
+            end(9)
+
+
+def ends_with_a_slow_thread(fan: int) -> dict[str, Any]:
+    """A thread that calls torch needs a moment to end; numbers and signs are under way."""
+    ranks, over = Ranks(fan=fan), threading.Event()
+    Signs(ranks, lambda _: None, quiet_s=0.0, period_s=0.001)
+    assert ranks.joined()
+    sys.lingers = Lingers(over)  # type: ignore[attr-defined]
+    ranks.begin_thread("slow", lambda: (ranks.wait_to_leave(60), time.sleep(0.5), over.set())[0])
+    for _ in range(200):
+        ranks.exchange([1])
+    return {}
+
+
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     case.__name__: case
     for case in (
@@ -439,6 +464,7 @@ CASES: dict[str, Callable[[int], dict[str, Any]]] = {
             signs,
         ),
         leaves_a_frozen_peer,
+        ends_with_a_slow_thread,
     )
 }
 

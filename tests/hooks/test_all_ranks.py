@@ -20,7 +20,7 @@ STEPS = 60
 CASES = (
     *("pauses:8:2", "pauses:5:4", "pauses:2:64", "split:4:2", "split:5:4"),
     *("no_network_on_one:5:2", "one_hangs:4:2", "one_never_attaches:3:64", "one_without_value:3:64"),
-    *("drops:4:2", "stopped:4:2", "killed:5:2", "leaves_a_frozen_peer:4:2"),
+    *("drops:4:2", "stopped:4:2", "killed:5:2", "leaves_a_frozen_peer:4:2", "ends_with_a_slow_thread:6:4"),
 )
 
 Case = dict[int, dict[str, Any]]
@@ -131,6 +131,10 @@ def test_a_process_ends_while_a_peer_is_stopped(cases: dict[str, Case]) -> None:
     assert [case[rank]["exit"] for rank in (1, 2, 3)] == [0, 3, 1]
 
 
+def test_the_interpreter_ends_after_the_threads_that_call_torch(cases: dict[str, Case]) -> None:
+    assert [told["exit"] for told in cases["ends_with_a_slow_thread:6:4"].values()] == [0] * 6
+
+
 @pytest.mark.full
 def test_64_ranks_with_a_slow_a_stopped_and_a_dead_one() -> None:
     cases = run("many:64:64")
@@ -153,4 +157,4 @@ def test_a_single_rank_needs_neither_groups_nor_a_thread() -> None:
     assert ranks.exchange([3, -1]).wait() == [3, -1]
     assert ranks.union(["a", "b"]).wait(0) == ["a", "b"]
     assert ranks.agree({"a": 1}) == {"a": 1}
-    assert ranks._thread is None
+    assert ranks._threads == []

@@ -40,13 +40,17 @@ def awaited(
 
 
 class Ballot:
-    """One decision of all ranks: yes once each of them is ready, no as soon as one is not or is late."""
+    """One decision of all ranks: yes once each of them is ready, no as soon as one is not or is late, or once `ended`
+    is true on one that waits."""
 
-    def __init__(self, store: Any, rank: int, world: int, deadline: float) -> None:
+    def __init__(
+        self, store: Any, rank: int, world: int, deadline: float, *, ended: Callable[[], bool] = lambda: False
+    ) -> None:
         self._store = store
         self._rank = rank
         self._world = world
         self._deadline = deadline
+        self._ended = ended
         store.set(f"came/{rank}", b"1")
 
     def ready(self) -> None:
@@ -63,7 +67,7 @@ class Ballot:
     def why_not(self) -> str:
         """Why it is no, the same sentence on every rank; empty where it is yes."""
         try:
-            awaited(self._store, ["decided"], self._deadline, world=self._world)
+            awaited(self._store, ["decided"], self._deadline, self._ended, world=self._world)
         except TimeoutError:
             self._decide(f"{self._missing()} did not come in time")
         return str(json.loads(self._store.get("decided"))["why"])

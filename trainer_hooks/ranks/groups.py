@@ -10,8 +10,9 @@ import ctypes
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +32,11 @@ A rank that ends closes its connections, which ends the collective at once."""
 
 _LATER_S = 0.4  # How much longer a level waits than the one below it, whose rank is late: that one's reason is the root
 
+_KEPT = 64
+"""How many of a group's last collectives are kept. A thread of gloo's releases a collective's tensors a moment after it
+has ended. Where it is the last to do so it takes the interpreter's lock, which aborts the process once the interpreter
+ends. While the collective is kept here, that thread is never the last."""
+
 _POLL_S, _LONGEST_POLL_S = 50e-6, 20e-3
 _POLL_SHARE = 0.1  # of the time waited so far, until the next poll
 
@@ -47,6 +53,7 @@ class Level:
     index: int  # of this rank in the group; 0 is the first
     size: int
     leaving: threading.Event
+    kept: deque[Any] = field(default_factory=deque)
 
     def gather(self, frame: Tensor, deadline: float = math.inf) -> Tensor | None:
         """(size, FRAME) on the first rank: every rank's frame, in the order of the ranks. None on the others."""
@@ -68,8 +75,21 @@ class Level:
     def _done(self, work: Any, deadline: float) -> None:
         """Waits in Python, not in torch: a thread that came back from there while the interpreter ends would end the
         process with an abort. Raises what the collective raises: a rank is gone, or the network is."""
+        _keep_past_the_end(work)
+        self.kept.append(work)
+        if len(self.kept) > _KEPT:
+            _let_go(self.kept.popleft())
         _wait(work.is_completed, self.leaving, deadline)
         work.wait()  # completed: this only raises its error
+
+
+def _keep_past_the_end(thing: Any) -> None:
+    """Until `_let_go`, the object outlives every reference to it, and the interpreter."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def _let_go(thing: Any) -> None:
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(thing))
 
 
 def _wait(ended: Callable[[], bool], leaving: threading.Event, deadline: float) -> None:
@@ -116,7 +136,7 @@ class Levels:
             connecting = ConnectingStore(of_group, members, until, ended, world=world)
             group = dist.ProcessGroupGloo(connecting, index, len(members), timedelta(seconds=left_s))
             # Its destructor would wait for a collective that a stopped rank never joins, at the process's end as well.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+            _keep_past_the_end(group)
             level = Level(group, index, len(members), leaving)
             level.gather(torch.zeros(FRAME, dtype=torch.float64), until)
             level.broadcast(torch.zeros(FRAME, dtype=torch.float64), until)
@@ -148,10 +168,12 @@ class Levels:
         return iter(self._levels)
 
     def free(self) -> None:
-        """Frees the groups, where nothing is under way in them."""
-        for level in self._levels:
-            ctypes.pythonapi.Py_DecRef(ctypes.py_object(level.group))
-        self._levels = []
+        """Frees the groups, where nothing is under way in them, and their connections."""
+        kept = [work for level in self._levels for work in level.kept]
+        while self._levels:
+            _let_go(self._levels.pop().group)  # waits for its threads: none of them holds a collective after that
+        while kept:
+            _let_go(kept.pop())
 
 
 def _memberships(rank: int, world: int, fan: int) -> list[tuple[list[int], int]]:

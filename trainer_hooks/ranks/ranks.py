@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 
 JOIN_S = 60.0  # Within this time all ranks have joined, or none has
 _GRACE_S = 2.0  # of these who are ready, so that those who wait for a rank can say for which
-_AT_EXIT_S = 0.2  # How long the end of the process waits for the thread: it waits for no other rank
+_AT_EXIT_S = 2.0
+"""How long the end of the process waits for the threads, which wait for no other rank and end at once as a rule. A
+thread that returns from a call of torch while the interpreter ends aborts the process."""
 
 
 class Task(Protocol):
@@ -57,24 +59,29 @@ class Ranks:
         self._joined = threading.Event()
         self._exchanges, self._agreements, self._channels = count(1), count(1), count(1)
         self.name = f"sentinel/{next(_joins)}"
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         if self.world == 1:
             self._joined.set()
             return
         try:
             store = PrefixStore(self.name, distributed_c10d._get_default_store())
             doing = partial(self._serve, store, fan, time.monotonic() + join_s)
-            self._thread = threading.Thread(target=doing, name="sentinel-ranks", daemon=True)
-            self._thread.start()
             atexit.register(self._at_exit)
+            self.begin_thread("sentinel-ranks", doing)
         except Exception as error:  # noqa: BLE001 - the training goes on; the other ranks miss this one at joining
             self._over(f"this rank cannot join the others ({brief(error)})")
             self._joined.set()
 
-    @property
-    def leaving(self) -> bool:
-        """Whether the process ends."""
-        return self._leaving.is_set()
+    def begin_thread(self, name: str, doing: Callable[[], None]) -> None:
+        """Begins a thread that may call torch: the end of the process waits for it, briefly. It ends by itself once
+        `wait_to_leave` is True."""
+        thread = threading.Thread(target=doing, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def wait_to_leave(self, timeout_s: float) -> bool:
+        """Whether the process ends, or begins to within timeout_s."""
+        return self._leaving.wait(timeout_s)
 
     def joined(self, timeout_s: float = JOIN_S) -> bool:
         """Whether all ranks have joined, within timeout_s; otherwise none has, or it is not decided yet."""
@@ -110,7 +117,7 @@ class Ranks:
         """Hands a task to the thread. Never waits."""
         if self.world == 1:
             task.run(self._levels)
-        elif self._thread is None:
+        elif not self._threads:
             task.give_up()
         else:
             self._tasks.put(task)
@@ -123,8 +130,9 @@ class Ranks:
     def _at_exit(self) -> None:
         self._leaving.set()
         self._tasks.put(None)
-        if self._thread is not None:
-            self._thread.join(_AT_EXIT_S)
+        deadline = time.monotonic() + _AT_EXIT_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _serve(self, store: Any, fan: int, deadline: float) -> None:
         try:
@@ -143,7 +151,7 @@ class Ranks:
         """This rank's groups, and why there are none, which is the same on every rank."""
         levels = Levels([])
         try:
-            ballot = Ballot(store, self.rank, self.world, deadline + _GRACE_S)
+            ballot = Ballot(store, self.rank, self.world, deadline + _GRACE_S, ended=self._leaving.is_set)
             try:
                 if not ballot.decided():
                     levels = Levels.connected(

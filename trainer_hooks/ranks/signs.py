@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -115,9 +114,9 @@ class Signs:
         self._count = 0
         self._looks: list[dict[int, Sign]] = []  # of the quiet that goes on
         self._named: tuple[int, ...] = ()
-        self._end = threading.Event()
+        self._closed = False
         if ranks.world > 1:
-            threading.Thread(target=self._run, name="sentinel-signs", daemon=True).start()
+            ranks.begin_thread("sentinel-signs", self._run)
 
     def came(self, step: int | None = None) -> None:
         """The training thread has completed that step, or a micro-batch of the next. Costs two assignments."""
@@ -125,12 +124,12 @@ class Signs:
         self._came_at = time.monotonic()
 
     def close(self) -> None:
-        self._end.set()
+        self._closed = True
 
     def _run(self) -> None:
         try:
             self._leave()
-            while not self._end.wait(self._period_s) and not self._ranks.leaving:
+            while not self._ranks.wait_to_leave(self._period_s) and not self._closed:
                 waits_s = time.monotonic() - self._came_at
                 if waits_s >= self._quiet_s:
                     self._leave()
