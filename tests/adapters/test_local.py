@@ -113,6 +113,22 @@ def test_a_trainer_that_a_person_started_is_found_by_its_journal(tmp_path: Path)
         assert trainer.wait(60) != 0
 
 
+@pytest.mark.parametrize(("environment", "rollback"), [({}, "incident-1-r1"), ({"PATH": "/usr/bin"}, None)])
+def test_what_a_process_that_ends_was_started_for_is_what_its_journal_reports(
+    tmp_path: Path, environment: dict[str, str], rollback: str | None
+) -> None:
+    """As of one that was begun without any variable, nothing of its environment can be read."""
+    with subprocess.Popen(SLEEP, stdout=subprocess.PIPE, env=environment, start_new_session=True) as trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == b"up\n"
+        began = psutil.Process(trainer.pid).create_time()
+        named: dict[str, Any] = {"host": socket.gethostname(), "pid": trainer.pid, "process_start_unix_s": began}
+        started = RunStarted(attempt=2, time_unix_s=began, rollback="incident-1-r1", **named)
+        (writer,) = LocalJobs(tmp_path / "state").writers([started])
+        trainer.kill()
+    assert (writer.pid, writer.rollback, writer.not_ours) == (trainer.pid, rollback, None)
+
+
 @pytest.mark.parametrize("foreign", [{"host": "elsewhere"}, {"boot_id": "another"}, {"pid_namespace": "pid:[1]"}])
 def test_a_process_of_that_number_here_is_not_the_trainer_that_a_journal_names_elsewhere(
     tmp_path: Path, foreign: dict[str, str]

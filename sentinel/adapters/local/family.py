@@ -83,19 +83,20 @@ def meets_at(environment: Mapping[str, str]) -> tuple[str, ...]:
     return found if all(found) else ()
 
 
-def environment_of(pid: int) -> dict[str, str]:
-    """Of the process's environment sentinel's variables, and those by which ranks find one another; none where it is
-    gone, or this account may not read it. A process is a zombie as soon as its first thread has ended: the others show
-    it still, and may hang in a write."""
+def environment_of(pid: int) -> dict[str, str] | None:
+    """Of the process's environment sentinel's variables, and those by which ranks find one another. None where it can't
+    be read: the process is gone, it is another account's, or it ends: then it gives up its memory, the environment
+    too, some time before it is a zombie. A process is a zombie as soon as its first thread has ended: the others show
+    the environment still, and may hang in a write."""
     process = Path(f"/proc/{pid}")
     with contextlib.suppress(OSError):  # it has ended meanwhile
         for place in chain([process], process.glob("task/*")):
             try:
                 text = (place / "environ").read_bytes().decode(errors="surrogateescape")
             except PermissionError:
-                return {}
+                return None
             except OSError:
                 continue
             if text:
                 return dict(pair.split("=", 1) for pair in text.split("\0") if pair.startswith(_READ))
-    return {}
+    return None

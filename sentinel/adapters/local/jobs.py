@@ -31,7 +31,9 @@ class Writer(NamedTuple):
     """A process of the run that may write to its folders."""
 
     pid: int
-    rollback: str | None  # SENTINEL_ROLLBACK in its environment: the rollback that it was started for
+    rollback: str | None
+    """The rollback that it was started for: SENTINEL_ROLLBACK in its environment, or what its journal reports where the
+    environment can't be read."""
     not_ours: str | None = None  # why it is not known to be the run's own, as a sentence: it is never stopped
 
 
@@ -80,10 +82,12 @@ class LocalJobs:
         names a trainer that somebody else may have started: it is found whoever's it is. Other processes of other users
         are not: their environment can't be read. A zombie writes nothing once the last of its threads has ended."""
         self._bury()
-        named, family = {pid for one in also[-1:] if (pid := _named(one)) is not None}, Family.of_all()
+        named, family = {pid: one for one in also[-1:] if (pid := _named(one)) is not None}, Family.of_all()
         found = {}
         for pid in family.parents:
             environment = {} if pid == os.getpid() else environment_of(pid)
+            if environment is None:
+                environment = _as_reported(named[pid]) if pid in named else {}
             theirs = environment.get("SENTINEL_STATE_DIR")
             if pid in named or (theirs and os.path.realpath(theirs) == self.state_dir):
                 found[pid] = environment
@@ -91,7 +95,7 @@ class LocalJobs:
         carry = {pid for pid in found if not homes[pid] or self.state_dir in homes[pid]}
         ours = {pid for pid in carry if self.state_dir in homes[pid] or _STARTED in found[pid] or self._is_command(pid)}
         ours |= carry & all_writers_of(self._judged_log) if self._judged_log is not None else set()
-        ours |= {pid for pid in carry & named if self._state_of(found[pid]) in (None, self.state_dir)}
+        ours |= {pid for pid in carry & named.keys() if self._state_of(found[pid]) in (None, self.state_dir)}
         meets = {pid: meets_at(found[pid]) for pid in carry}
         ours |= {pid for pid in carry if meets[pid] and meets[pid] in {meets.get(one) for one in ours}}
         ours = family.with_kin(ours, carry)
@@ -168,6 +172,11 @@ def _named(started: RunStarted) -> int | None:
         return None
     fate = fate_of_process(started)
     return started.pid if fate is not None and fate.life is Life.ALIVE and started.pid != os.getpid() else None
+
+
+def _as_reported(started: RunStarted) -> dict[str, str]:
+    """What the environment of a process says of its rollback, by its journal."""
+    return {} if started.rollback is None else {"SENTINEL_ROLLBACK": started.rollback}
 
 
 def but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
