@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 
 from sentinel.act.neighbours import Neighbours
@@ -10,8 +11,8 @@ from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, quarantine
 from sentinel.adapters.checkpoints import UNDONE, Checkpoints
 from sentinel.durable import os_errors_named
-from sentinel.plan.incident.events import closed
 from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.incident.log_outcomes import Closed, Done, UndoIntent
 from sentinel.plan.restart.actions import span
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.plan.restart.rollback import elsewhere
@@ -63,7 +64,7 @@ def take_back(
     calling it again. QuarantineError before anything is done where the save folder is another one, or where something
     that was moved is nowhere; `without_missing`: a person goes on without that."""
     _perform(incident, None, near, observer, ledger, wait, without_missing=without_missing)
-    ledger.record(closed(incident.id, "undone", "a person took it back"))
+    ledger.record(Closed(incident=incident.id, outcome="undone", reason="a person took it back"))
 
 
 def settle(
@@ -78,7 +79,7 @@ def settle(
         half = next((r for r in incident.rollbacks if r.id == incident.undoing), incident.half_done)
         _perform(incident, half, near, observer, ledger, wait)
         reason = "it was half done, and was taken back for what a person asked for"
-        ledger.record(closed(incident.id, "superseded", reason))
+        ledger.record(Closed(incident=incident.id, outcome="superseded", reason=reason))
 
 
 @os_errors_named("a file of the run")
@@ -98,15 +99,16 @@ def _perform(
     seen = observer.witnesses()
     if (why := hindered(seen) or settles(seen)) is not None:
         raise JobStillAlive(why)
-    facts = {"incident": incident.id, "rollback": only.id if only else None, "action": {"kind": "undo"}}
-    now = {"newest_attempt": observer.newest_attempt or 0, "jobs": [w.id for w in seen.jobs.writers]}
-    intent = {"event": "intent", **facts, **now}
+    rollback_id, jobs = only.id if only else None, tuple(w.id for w in seen.jobs.writers)
+    intent = UndoIntent(
+        incident=incident.id, rollback=rollback_id, newest_attempt=observer.newest_attempt or 0, jobs=jobs
+    )
     ledger.record(intent)
     observer.stop_probes([incident])
     near.launcher.stop(observer.started, None)
     wait()
     observer.fenced(None)
-    ledger.record({**intent, "moves": True})
+    ledger.record(replace(intent, moves=True))
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
         if rollback in taken:
             _take_back(incident, rollback, near)
@@ -115,7 +117,7 @@ def _perform(
                 near.overrides.take_away(rollback.id)
             else:
                 near.overrides.write(before)
-    ledger.record({"event": "done", **facts})
+    ledger.record(Done(incident=incident.id, rollback=rollback_id, action=intent.action))
 
 
 def _check_place(

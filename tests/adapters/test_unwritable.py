@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from sentinel.adapters.event_files import spans
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli import status
 from sentinel.config import load_config
 from sentinel.daemon import wiring
 from sentinel.vocabulary.errors import FilesystemRefused
 from tests.e2e.kill_points import write_events
 from tests.support.diverged_runs import diverged_run, watched
+from tests.support.log_lines import lines_of
 
 NOBODY = 65534
 COMMAND = "[[paging.command]]\nname = '{}'\ncommand = ['/bin/true']\nseverity = 'warning'"
@@ -52,7 +52,7 @@ def unprivileged(folder: Path, *read_only: str) -> Iterator[None]:
 
 
 def recorded(folder: Path) -> list[tuple[str, str | None]]:
-    return [(e["event"], e.get("topic")) for e in IncidentLog(folder / "s" / "incidents.jsonl").read()]
+    return [(e["event"], e.get("topic")) for e in lines_of(folder / "s" / "incidents.jsonl")]
 
 
 def test_an_event_is_recorded_although_its_page_can_not_be_written_and_that_is_a_trouble_of_its_own(

@@ -38,6 +38,7 @@ from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.adapters.pagers import until
 from tests.e2e.kill_points import copy_run
+from tests.support.log_lines import lines_of
 
 pytestmark = pytest.mark.full
 
@@ -146,7 +147,7 @@ def test_every_turn_can_be_decided_again_and_explained_on_another_machine(
     demo: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
     _, folder = demo
-    log, turns = tuple(IncidentLog(folder / "state" / "incidents.jsonl").read()), KeptTurns(folder / "state" / "turns")
+    log, turns = tuple(lines_of(folder / "state" / "incidents.jsonl")), KeptTurns(folder / "state" / "turns")
     kept = [KeptTurn.from_json(turns.read(path), log) for _, path in turns.numbers()]
     assert len(kept) > 5
     for one in kept:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Rollback
 from tests.adapters.pagers import free_port
+from tests.support.log_lines import lines_of
 
 pytestmark = pytest.mark.full
 
@@ -68,7 +68,7 @@ class Llama:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return [dict(event) for event in IncidentLog(self.folder / "state" / "incidents.jsonl").read()]
+        return [dict(event) for event in lines_of(self.folder / "state" / "incidents.jsonl")]
 
     def restarted(self) -> Rollback:
         """Rolled back by a person and watched until it is settled; the rollback that comes of it."""

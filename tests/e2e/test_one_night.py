@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import STEPS, write_configuration
@@ -34,6 +33,7 @@ from tests.adapters.pagers import NO_PROXY, Receiver, receiver
 from tests.adapters.servers import RULES, Prometheus, alertmanager, prometheus, quicker_rules, running
 from tests.dashboards.boards import Asked, queries
 from tests.e2e.chromium import CHROMIUM, opened, served, until
+from tests.support.log_lines import lines_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -101,7 +101,7 @@ class Night:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        return IncidentLog(self.folder / "state" / "incidents.jsonl").read()
+        return lines_of(self.folder / "state" / "incidents.jsonl")
 
     @property
     def incident(self) -> Incident:

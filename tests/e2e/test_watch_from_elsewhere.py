@@ -17,6 +17,7 @@ from sentinel.vocabulary.numbers import dump_json
 from tests.adapters.checkpoint_files import deepspeed
 from tests.adapters.pagers import until
 from tests.adapters.servers import running
+from tests.support.log_lines import lines_of
 
 
 def journal(folder: Path, losses: list[float], last_unix_s: float, host: str = "another-node") -> None:
@@ -76,7 +77,7 @@ def test_that_nobody_sees_the_job_is_no_trouble_to_page_for(tmp_path: Path) -> N
     path = configured(tmp_path, "elsewhere")
     for _ in range(2):
         look(path)
-    told = [event["event"] for event in IncidentLog(tmp_path / "state" / "incidents.jsonl").read()]
+    told = [event["event"] for event in lines_of(tmp_path / "state" / "incidents.jsonl")]
     assert told == []
 
 
