@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for w in world.follow():
         facts = w.look(w.memory)
         turns.keep(facts, w.story.policy, next_turn(facts, w.story.policy))
-    (folder / "state" / "incidents.jsonl").write_text("".join(dump_json(e) + "\n" for e in world.events))
+    (folder / "state" / "incidents.jsonl").write_text("".join(dump_json(e.to_json()) + "\n" for e in world.events))
     return configuration(folder)
 
 

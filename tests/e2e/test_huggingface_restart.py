@@ -14,6 +14,7 @@ import pytest
 from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Rollback
+from sentinel.plan.incident.log_lines import event_of
 from tests.adapters.pagers import free_port
 from tests.support.log_lines import lines_of
 
@@ -74,7 +75,7 @@ class Llama:
         """Rolled back by a person and watched until it is settled; the rollback that comes of it."""
         self.sentinel(*TO, "--yes", expect=0)
         self.sentinel("watch", expect=4)
-        incident, own = fold(self.events)
+        incident, own = fold(map(event_of, self.events))
         assert (incident.status, own.status, own.ignored) == ("stopped", "stopped", "incident-1-r1")
         assert "--learning_rate (lr) should be 1e-05" in own.reason
         for told in (incident.note, self.sentinel("incidents", expect=0), self.sentinel("incident", own.id, expect=0)):

@@ -28,6 +28,7 @@ from sentinel.demo.configuration import STEPS, write_configuration
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_lines import event_of
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import NO_PROXY, Receiver, receiver
 from tests.adapters.servers import RULES, Prometheus, alertmanager, prometheus, quicker_rules, running
@@ -105,7 +106,7 @@ class Night:
 
     @property
     def incident(self) -> Incident:
-        (only,) = fold(self.log)
+        (only,) = fold(map(event_of, self.log))
         return only
 
     @property

@@ -90,7 +90,7 @@ def test_a_run_that_falls_silent_is_not_called_healthy(tmp_path: Path) -> None:
     assert log.read() == []  # a look that stands alone does not know since when
     with running(sys.executable, "-m", "sentinel", "watch", "--run", path, folder=tmp_path, name="watch"):
         until(log.read)
-    assert log.read()[0]["severity"] == "warning"
+    assert log.read()[0].to_json()["severity"] == "warning"
 
 
 def test_nothing_is_wrong_before_the_first_attempt(tmp_path: Path) -> None:
