@@ -11,8 +11,9 @@ from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, quarantine
 from sentinel.adapters.checkpoints import UNDONE, Checkpoints
 from sentinel.durable import os_errors_named
+from sentinel.plan.incident.events import closed
 from sentinel.plan.incident.incident import Incident, Rollback
-from sentinel.plan.incident.log_outcomes import Closed, Done, UndoIntent
+from sentinel.plan.incident.log_outcomes import Done, UndoIntent
 from sentinel.plan.restart.actions import span
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.plan.restart.rollback import elsewhere
@@ -64,7 +65,7 @@ def take_back(
     calling it again. QuarantineError before anything is done where the save folder is another one, or where something
     that was moved is nowhere; `without_missing`: a person goes on without that."""
     _perform(incident, None, near, observer, ledger, wait, without_missing=without_missing)
-    ledger.record(Closed(incident=incident.id, outcome="undone", reason="a person took it back"))
+    ledger.record(closed(incident.id, "undone", "a person took it back"))
 
 
 def settle(
@@ -79,7 +80,7 @@ def settle(
         half = next((r for r in incident.rollbacks if r.id == incident.undoing), incident.half_done)
         _perform(incident, half, near, observer, ledger, wait)
         reason = "it was half done, and was taken back for what a person asked for"
-        ledger.record(Closed(incident=incident.id, outcome="superseded", reason=reason))
+        ledger.record(closed(incident.id, "superseded", reason))
 
 
 @os_errors_named("a file of the run")

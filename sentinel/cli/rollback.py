@@ -32,9 +32,8 @@ from sentinel.config.run_files import clock, find_config
 from sentinel.daemon.paging import delivering
 from sentinel.daemon.wiring import Parts, assemble_to_act
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.incident.events import decided, opened
+from sentinel.plan.incident.events import closed, decided, opened
 from sentinel.plan.incident.incident import Rollback, incident_id
-from sentinel.plan.incident.log_outcomes import Closed
 from sentinel.plan.observation import Checkpoint, Life, RunState
 from sentinel.plan.restart.actions import VerifyCheckpoint, describe, to_json
 from sentinel.plan.restart.decision import Wanted, plan_by_hand
@@ -132,16 +131,14 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
     parts.observer.stop_probes(look.run.incidents)  # before they are closed: then the probes' folders may be purged
     for other in look.run.incidents:
         if other.status != "closed":
-            reason = f"{incident}, by a person, takes its place"
-            ledger.record(Closed(incident=other.id, outcome="superseded", reason=reason))
+            ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
     of_attempt = attempt.number if attempt else 0
     ledger.record(opened(number, of_attempt, look.run.baseline, look.run.overrides, reason=reason))
     ledger.record(decided(incident, decision))
     carry_out(decision, parts.observer, parts.perform, policy, ledger, clock())
     if not decision.restart:
-        reason = "rolled back; a person starts the job again"
-        ledger.record(Closed(incident=incident, outcome="superseded", reason=reason))
+        ledger.record(closed(incident, "superseded", "rolled back; a person starts the job again"))
     to_stderr(f"{incident} is done; `sentinel undo {incident}` reverts it")
     return 0
 

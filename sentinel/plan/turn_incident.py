@@ -10,7 +10,7 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, JournalFacts, Turn, started_for
 from sentinel.plan.incident.baseline import filled
-from sentinel.plan.incident.events import decided, rung_failed, skipped, waiting
+from sentinel.plan.incident.events import closed, decided, rung_failed, skipped, waiting
 from sentinel.plan.incident.incident import Incident, Proof, Rollback, Skip, digest_of
 from sentinel.plan.incident.log_events import (
     Approved,
@@ -22,7 +22,7 @@ from sentinel.plan.incident.log_events import (
     ShadowRefused,
     WaitOver,
 )
-from sentinel.plan.incident.log_outcomes import Applied, BisectBegun, ChecksShown, Closed
+from sentinel.plan.incident.log_outcomes import Applied, BisectBegun, ChecksShown
 from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint
 from sentinel.plan.restart.decision import decide, has_not_healed, plan_recovery
 from sentinel.plan.restart.liveness import settles
@@ -285,7 +285,7 @@ def _hold(incident: Incident, rollback: Rollback, facts: Facts) -> Turn:
 
 
 def _closed(incident: Incident, outcome: str, reason: str) -> Turn:
-    return Turn(reason=reason, records=(Closed(incident=incident.id, outcome=outcome, reason=reason),))
+    return Turn(reason=reason, records=(closed(incident.id, outcome, reason),))
 
 
 def made_since(attempts: Iterable[JournalFacts], started_after: int | None) -> int:

@@ -118,7 +118,7 @@ def test_a_failure_that_lasts_is_told_in_time_although_the_clock_is_set(tmp_path
         cast("Observer", SimpleNamespace(look=fails)),
         cast("Any", None),
         Policy(confirm_within_s=60.0),
-        Ledger(lambda e: told.append(dict(e)), clocks.now, lambda _: None),
+        Ledger(lambda e: told.append(e.to_json()), clocks.now, lambda _: None),
     )
     watch._wall = WallClock(clocks.now, clocks.monotonic)
     watch.tick(clocks.unix_s)

@@ -368,8 +368,6 @@ import sys, time
 from pathlib import Path
 from typing import Any
 from sentinel.adapters.lock import RunLock
-from sentinel.plan.incident.log_outcomes import AlertResolved
-from tests.support.log_lines import logged
 with RunLock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -105,6 +105,10 @@ def rung_failed(rollback: Rollback, attempt: int, reason: str, verdict: Verdict)
     )
 
 
+def closed(incident: str, outcome: str, reason: str) -> Closed:
+    return Closed(incident=incident, outcome=outcome, reason=reason)
+
+
 def fold(events: Iterable[IncidentEvent]) -> tuple[Incident, ...]:
     """Where each incident stands, in the order they were opened. IncidentLogError for an event that makes no sense."""
     incidents: dict[str, Incident] = {}

@@ -36,6 +36,10 @@ class IncidentEvent:
     keys: tuple[str, ...] = field(default=(), compare=False, repr=False)  # of the line that it was read from, in order
     more: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what that line has otherwise
 
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        if kind is not None:  # a dataclass with slots is made twice
+            cls.kind = kind
+
     @property
     def name(self) -> str:
         """What the log calls it."""
@@ -65,10 +69,9 @@ def _written(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadEvent(IncidentEvent):
+class UnreadEvent(IncidentEvent, kind=""):
     """An event that this release has no class for, or whose keys it can't read; `more` is the line."""
 
-    kind = ""
     why: str | None = None  # what can't be read of it; None: it is of another version, and says nothing to this one
 
     @property
@@ -90,10 +93,9 @@ class OfIncident(IncidentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened(OfIncident):
+class Opened(OfIncident, kind="opened"):
     """A divergence was found, a person asked for a rollback, or a rollback did not take effect (`ignored`)."""
 
-    kind = "opened"
     seldom = ("ignored",)
 
     attempt: int  # that diverged; 0 for none
@@ -112,10 +114,8 @@ class Opened(OfIncident):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineCompleted(OfIncident):
+class BaselineCompleted(OfIncident, kind="baseline_completed"):
     """What the job script asks for completes the baseline: Slurm did not answer when the incident was opened."""
-
-    kind = "baseline_completed"
 
     baseline: Baseline
 
@@ -170,10 +170,9 @@ class PlannedRollback(OfIncident):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided(PlannedRollback):
+class Decided(PlannedRollback, kind="decided"):
     """What the coming intents carry out."""
 
-    kind = "decided"
     seldom = ("adopts", "save_folder")
 
     adopts: AdoptedProbe | None = None  # of an older release
@@ -183,56 +182,44 @@ class Decided(PlannedRollback):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed(PlannedRollback):
+class Proposed(PlannedRollback, kind="proposed"):
     """Mode approve: what a person is asked to agree to."""
-
-    kind = "proposed"
 
     digest: str  # SHA-256, in hex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shadow(PlannedRollback):
+class Shadow(PlannedRollback, kind="shadow"):
     """Mode observe: what would have been done."""
-
-    kind = "shadow"
 
     refusal: str | None = None  # why it would not have been done after all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowRefused(OfIncident):
+class ShadowRefused(OfIncident, kind="shadow"):
     """Mode observe: why nothing would have been done."""
-
-    kind = "shadow"
 
     refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Approved(OfIncident):
+class Approved(OfIncident, kind="approved"):
     """A person's yes to the proposal of that digest."""
-
-    kind = "approved"
 
     digest: str
     by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expired(OfIncident):
+class Expired(OfIncident, kind="expired"):
     """No yes came in time."""
-
-    kind = "expired"
 
     digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting(OfIncident):
+class Waiting(OfIncident, kind="waiting"):
     """A rung that only watches whether the run recovers by itself."""
-
-    kind = "waiting"
 
     rung: str
     hypothesis: str
@@ -241,20 +228,16 @@ class Waiting(OfIncident):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitOver(OfIncident):
+class WaitOver(OfIncident, kind="wait_over"):
     """The run has not recovered by itself."""
-
-    kind = "wait_over"
 
     rung: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungSkipped(OfIncident):
+class RungSkipped(OfIncident, kind="rung_skipped"):
     """A rung can't be carried out; the next one is tried."""
-
-    kind = "rung_skipped"
 
     rung: str
     hypothesis: str

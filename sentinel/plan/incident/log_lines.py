@@ -21,7 +21,7 @@ _CLASSES = {
     cls.kind: cls
     for module in (log_events, log_outcomes)
     for cls in vars(module).values()
-    if isinstance(cls, type) and issubclass(cls, IncidentEvent) and "kind" in vars(cls) and cls is not ShadowRefused
+    if isinstance(cls, type) and issubclass(cls, IncidentEvent) and vars(cls).get("kind") and cls is not ShadowRefused
 }
 
 

@@ -43,10 +43,8 @@ class ActionEvent(IncidentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intent(ActionEvent):
+class Intent(ActionEvent, kind="intent"):
     """An action is begun."""
-
-    kind = "intent"
 
     newest_attempt: int | None = None  # None for none; without the key (`has`) an older release has no word
 
@@ -68,26 +66,20 @@ class UndoIntent(Intent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done(ActionEvent):
+class Done(ActionEvent, kind="done"):
     """The action's effect was seen."""
-
-    kind = "done"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(ActionEvent):
+class Failed(ActionEvent, kind="failed"):
     """The action has failed."""
-
-    kind = "failed"
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied(OfIncident):
+class Applied(OfIncident, kind="applied"):
     """Every action of the decision was seen done."""
-
-    kind = "applied"
 
     rollback: str
 
@@ -133,31 +125,29 @@ class ChecksShown(OfIncident):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proved(ChecksShown):
+class Proved(ChecksShown, kind="proved"):
     """Every change is confirmed by what the new attempt reports."""
 
-    kind, found = "proved", Proof.CONFIRMED
+    found = Proof.CONFIRMED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotVerified(ChecksShown):
+class NotVerified(ChecksShown, kind="not_verified"):
     """No change is contradicted, and not every one is confirmed."""
 
-    kind, found = "not_verified", Proof.NOT_VERIFIED
+    found = Proof.NOT_VERIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotProved(ChecksShown):
+class NotProved(ChecksShown, kind="not_proved"):
     """A change is contradicted: it did not take effect."""
 
-    kind, found = "not_proved", Proof.CONTRADICTED
+    found = Proof.CONTRADICTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungFailed(OfIncident):
+class RungFailed(OfIncident, kind="rung_failed"):
     """The restart diverged again, or did not recover; only where its changes are confirmed did the rung not help."""
-
-    kind = "rung_failed"
 
     rollback: str
     attempt: int | None = None
@@ -169,30 +159,25 @@ class RungFailed(OfIncident):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BisectBegun(OfIncident):
+class BisectBegun(OfIncident, kind="bisect_begun"):
     """A rung asks for the cause."""
-
-    kind = "bisect_begun"
 
     rung: str
     newest_attempt: int  # 0 for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BisectEnded(OfIncident):
+class BisectEnded(OfIncident, kind="bisect_ended"):
     """What the bisect has come to."""
-
-    kind = "bisect_ended"
 
     reason: str
     gpu_hours: float | None  # None where that is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IncidentStopped(OfIncident):
+class IncidentStopped(OfIncident, kind="stopped"):
     """Sentinel does not act on this incident any more and asks for a person."""
 
-    kind = "stopped"
     seldom = ("last_lines",)
 
     reason: str
@@ -200,29 +185,24 @@ class IncidentStopped(OfIncident):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Purged(OfIncident):
+class Purged(OfIncident, kind="purged"):
     """A person had its quarantine deleted: it can't be undone any more."""
-
-    kind = "purged"
 
     folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed(OfIncident):
+class Closed(OfIncident, kind="closed"):
     """Its end."""
-
-    kind = "closed"
 
     outcome: str  # recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertFiring(IncidentEvent):
+class AlertFiring(IncidentEvent, kind="alert_firing"):
     """Something is wrong beside the incidents, such as a job that is gone; a person is alerted."""
 
-    kind = "alert_firing"
     seldom = ("last_lines",)
 
     topic: str
@@ -237,20 +217,16 @@ class AlertFiring(IncidentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertResolved(IncidentEvent):
+class AlertResolved(IncidentEvent, kind="alert_resolved"):
     """It is over."""
-
-    kind = "alert_resolved"
 
     topic: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartAudited(IncidentEvent):
+class StartAudited(IncidentEvent, kind="start_audited"):
     """Whether an attempt goes on with the run."""
-
-    kind = "start_audited"
 
     attempt: int
     resumed_from: int  # optimizer step; 0 from scratch
@@ -261,10 +237,8 @@ class StartAudited(IncidentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RaceBegun(OfIncident):
+class RaceBegun(OfIncident, kind="race_begun"):
     """An older release tried rungs side by side, as probes beside the run."""
-
-    kind = "race_begun"
 
     entrants: tuple[Mapping[str, Any], ...]  # decisions, each under its probe's name
     until_step: int
@@ -277,10 +251,9 @@ class RaceBegun(OfIncident):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RaceEnded(OfIncident):
+class RaceEnded(OfIncident, kind="race_ended"):
     """Why, and whose checkpoints become the run's; or that no probe could run (`void`)."""
 
-    kind = "race_ended"
     seldom = ("void",)
 
     winner: AdoptedProbe | None
