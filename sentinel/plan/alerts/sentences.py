@@ -83,7 +83,7 @@ _TOLD: Mapping[type[IncidentEvent], Callable[[Any], str]] = {
     log_events.Expired: lambda e: f"the proposal expired unanswered, digest {e.digest[:12]}: nothing is done",
     log_events.Waiting: lambda e: f"{e.rung!r} watches until step {e.until_step}; hypothesis: {e.hypothesis}",
     log_events.WaitOver: lambda e: f"{e.rung!r} did not help: {e.reason}",
-    log_outcomes.RaceBegun: lambda e: f"{', '.join(map(repr, e.rungs.values()))} race to step {e.until_step}",
+    log_outcomes.RaceBegun: lambda e: f"{', '.join(repr(r['rung']) for r in e.entrants)} race to step {e.until_step}",
     log_outcomes.RaceEnded: lambda e: f"the race has ended: {e.reason}",
     log_outcomes.BisectBegun: lambda e: (
         f"rung {e.rung!r} asks for the cause: the run is bisected from before the onset"

@@ -17,6 +17,7 @@ from sentinel.vocabulary.numbers import UNIX_SECONDS, to_number
 
 _OLD_KINDS = {"troubled": "alert_firing", "relieved": "alert_resolved"}  # names in older logs, and what they are now
 _OLD_TOPICS = {"struggling": "watch_failing"}
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, SentinelError)
 _CLASSES = {
     cls.kind: cls
     for module in (log_events, log_outcomes)
@@ -36,7 +37,7 @@ def event_of(data: Mapping[str, Any]) -> IncidentEvent:
             again = event.to_json()  # what a class leaves out, or writes otherwise than an older release, is kept
             more = {key: value for key, value in line.items() if key not in again or value != again[key]}
             return replace(event, keys=keys, more=more)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, SentinelError) as error:
+        except _UNREADABLE as error:
             why = str(error) if isinstance(error, SentinelError) else repr(error)
     return UnreadEvent(incident=incident, time_unix_s=time_unix_s, why=why, keys=keys, more=line)
 
