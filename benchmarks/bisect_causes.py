@@ -18,7 +18,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -302,7 +302,7 @@ def put_on_record(folder: Path) -> str | None:
     verdict = Verdict(kind=VerdictKind.DIVERGED, reason=alarm.reason, **known)
     baseline = baseline_of(attempt.started)
     event = opened(1, attempt.number, baseline, overrides, reason=alarm.reason, verdict=verdict, onset=onset)
-    IncidentLog(folder / "state" / "incidents.jsonl").append({**event, "time_unix_s": time.time()})
+    IncidentLog(folder / "state" / "incidents.jsonl").append(replace(event, time_unix_s=time.time()))
     return None
 
 

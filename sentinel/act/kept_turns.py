@@ -36,7 +36,7 @@ class KeptTurns:
     def keep(self, facts: Facts, policy: Policy, turn: Turn) -> None:
         if not (turn.does or turn.message is not None or turn.outcome is not None or facts.failure is not None):
             return
-        this = (without_seconds(turn.reason), turn.actions, tuple(e["event"] for e in turn.records), turn.outcome)
+        this = (without_seconds(turn.reason), turn.actions, tuple(e.kind for e in turn.records), turn.outcome)
         if this == self._last:
             return
         self._last = this
@@ -93,6 +93,6 @@ def read_packed(path: Path) -> dict[str, Any]:
 
 
 def _incident_of(facts: Facts, turn: Turn) -> str:
-    named = [turn.incident, *(e.get("incident") for e in turn.records), *(i.id for i in turn.undo)]
+    named = [turn.incident, *(e.incident for e in turn.records), *(i.id for i in turn.undo)]
     open_one = facts.run.open_incident
     return next((str(name) for name in named if name), open_one.id if open_one is not None else "run")

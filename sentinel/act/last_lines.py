@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from sentinel import bounded
 from sentinel.act.look import Look
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_outcomes import AlertFiring, IncidentStopped
 
 _READ_BYTES, _LINES, _LINE_CHARACTERS = 16 << 10, 12, 240
 _START_S = 2.0  # two clocks: a filesystem's times may lie a little before the daemon's
@@ -25,19 +27,20 @@ _SECRETS = re.compile(
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def with_last_lines(events: Iterable[Event], look: Look, job_log: Path) -> list[Event]:
+def with_last_lines(events: Iterable[IncidentEvent], look: Look, job_log: Path) -> list[IncidentEvent]:
     """The events, with `last_lines` in those that tell of a job's death, where a job of the run has died. `job_log`:
     where the job's output goes, where the launcher does not say. Never raises."""
     jobs = look.run.jobs
     if not jobs.known or jobs.elsewhere or any(not writer.pending for writer in jobs.writers):
         return [*events]
     log = Path(jobs.last_log) if jobs.last_log is not None else job_log
-    told, since = (("stopped", None), ("alert_firing", "down")), max(look.run.starts_unix_s, default=None)
-    made: list[Event] = []
+    since = max(look.run.starts_unix_s, default=None)
+    made: list[IncidentEvent] = []
     for event in events:
-        tells = (event["event"], event.get("topic")) in told
-        found = last_lines(log, since_unix_s=since) if tells else ""
-        made.append({**event, "last_lines": found} if found else event)
+        if isinstance(event, IncidentStopped) or (isinstance(event, AlertFiring) and event.topic == "down"):
+            made.append(replace(event, last_lines=last_lines(log, since_unix_s=since) or None))
+        else:
+            made.append(event)
     return made
 
 

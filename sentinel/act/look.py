@@ -9,7 +9,7 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.facts import Facts, journals_of, readings_of
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.observation import RunState
 
 
@@ -40,6 +40,6 @@ class Look:
         return self.facts.verdict
 
     @property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[IncidentEvent, ...]:
         """The incident log, as it stood."""
         return self.facts.events

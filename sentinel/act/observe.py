@@ -31,7 +31,8 @@ from sentinel.judge.verdict import UNAVAILABLE, Context, judge
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.baseline import Baseline, baseline_of, filled, warmup_end, with_own_start
 from sentinel.plan.incident.events import fold
-from sentinel.plan.incident.incident import Event, Incident
+from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.observation import Checkpoint, JobsSeen, Life, RunState
 from sentinel.plan.restart.liveness import life_of, rollback_of, settles
 from sentinel.plan.starts.certificate import spoilt_spans, standing_attempt, taken_back
@@ -175,7 +176,7 @@ class Observer:
         for tag in tags:
             self._verified.pop(tag, None)
 
-    def _attribute(self, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Event, ...]) -> None:
+    def _attribute(self, attempt: Attempt | None, jobs: JobsSeen, events: tuple[IncidentEvent, ...]) -> None:
         """Says of an attempt that was read from a log for which rollback it was started."""
         started = attempt.started if attempt else None
         if self._near.source_log is None or attempt is None or started is None or started.rollback is not None:
@@ -184,7 +185,13 @@ class Observer:
             attempt.started = replace(started, rollback=rollback)
 
     def _run_state(
-        self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Event, ...], *, fresh: bool
+        self,
+        now_unix_s: float,
+        attempt: Attempt | None,
+        jobs: JobsSeen,
+        events: tuple[IncidentEvent, ...],
+        *,
+        fresh: bool,
     ) -> RunState:
         near, started, incidents, seen = (
             self._near,

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from sentinel.act.neighbours import Neighbours
@@ -18,8 +18,9 @@ from sentinel.durable import os_errors_named, write_atomically
 from sentinel.plan.alerts.sentences import sentence
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Turn
-from sentinel.plan.incident.events import event
-from sentinel.plan.incident.incident import Event, Rollback
+from sentinel.plan.incident.incident import Rollback
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_outcomes import ActionEvent, Applied, Done, Failed, Intent, RecordedAction
 from sentinel.plan.restart.actions import (
     Action,
     AskForSave,
@@ -44,7 +45,6 @@ from sentinel.vocabulary.numbers import dump_json
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]  # shows the person at the terminal one line
-_AROUND_ACTIONS = ("intent", "done", "failed")  # events that are not said: the action is described when it begins
 
 
 _MOST_QUIET = 10  # quiet times that a command waits for, at most
@@ -59,7 +59,7 @@ def without_seconds(line: str) -> str:
 class Ledger:
     """The incident log, as a watch or a command writes it."""
 
-    def __init__(self, append: Callable[[Event], None], clock: Callable[[], float], say: Say) -> None:
+    def __init__(self, append: Callable[[IncidentEvent], None], clock: Callable[[], float], say: Say) -> None:
         self._append = append
         self._clock = clock
         self._say = say
@@ -71,14 +71,14 @@ class Ledger:
             self._last_line = reason
             self._say(line)
 
-    def record(self, event: Event) -> None:
-        """One event, with the time; returns when it is on the disk."""
-        self._append({**event, "time_unix_s": self._clock()})
-        line = None if event["event"] in _AROUND_ACTIONS else sentence(event)
+    def record(self, event: IncidentEvent) -> None:
+        """One event, with the time; returns when it is on the disk. An action was described when it began."""
+        self._append(replace(event, time_unix_s=self._clock()))
+        line = None if isinstance(event, ActionEvent) else sentence(event)
         if line is not None:
-            self.say(f"{event['incident']}: {line}" if event.get("incident") else line)
+            self.say(f"{event.incident}: {line}" if event.incident else line)
 
-    def record_all(self, events: Iterable[Event]) -> None:
+    def record_all(self, events: Iterable[IncidentEvent]) -> None:
         for each in events:
             self.record(each)
 
@@ -229,8 +229,8 @@ def execute(turn: Turn, newest_attempt: int | None, act: Perform, ledger: Ledger
                 act(action)
             continue
         ledger.say(describe(action))
-        facts = {"incident": turn.incident, "rollback": turn.rollback, "action": to_json(action)}
-        ledger.record({"event": "intent", **facts, "newest_attempt": newest_attempt})
+        incident, rollback, doing = turn.incident, turn.rollback, RecordedAction.from_json(to_json(action))
+        ledger.record(Intent(incident=incident, rollback=rollback, action=doing, newest_attempt=newest_attempt))
         try:
             with os_errors_named("a file of the run"):
                 act(action)
@@ -238,9 +238,9 @@ def execute(turn: Turn, newest_attempt: int | None, act: Perform, ledger: Ledger
             # Also what nobody foresaw: an intent without an end would look like a daemon that was killed.
             reason = str(error) if isinstance(error, SentinelError) else repr(error)
             with contextlib.suppress(SentinelError):  # a full disk has no room for the log either: say what came first
-                ledger.record({"event": "failed", **facts, "reason": reason})
+                ledger.record(Failed(incident=incident, rollback=rollback, action=doing, reason=reason))
             raise
-        ledger.record({"event": "done", **facts})
+        ledger.record(Done(incident=incident, rollback=rollback, action=doing))
 
 
 def wait_until_quiet(observer: Observer, spare: str | None, say: Say) -> None:
@@ -270,7 +270,7 @@ def carry_out(
         if plan.refusal is not None:
             raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
         if not plan.actions:
-            ledger.record(event("applied", rollback.overrides.incident, rollback=rollback.id))
+            ledger.record(Applied(incident=rollback.overrides.incident, rollback=rollback.id))
             return
         incident = rollback.overrides.incident
         turn = Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident, rollback=rollback.id)

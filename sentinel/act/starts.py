@@ -11,7 +11,9 @@ from sentinel.act.kept_ancestor import KeptAncestor
 from sentinel.act.look import Look
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.incident.incident import Event, Rollback
+from sentinel.plan.incident.incident import Rollback
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_outcomes import UNDO, Intent
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.starts.audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
 from sentinel.plan.starts.checks import audit
@@ -19,7 +21,7 @@ from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
 _OVER = (VerdictKind.DOWN, VerdictKind.FINISHED)
-_MOVES = ("quarantine_checkpoints", "point_latest", "undo")
+_MOVES = ("quarantine_checkpoints", "point_latest", UNDO)
 _REPORTED_LATE = 3  # steps that an attempt can have made without a sample: one with CUDA is a step or two late
 
 
@@ -71,10 +73,9 @@ class Starts:
         return self._known[1]
 
 
-def begun_unix_s(events: Sequence[Event]) -> tuple[float, ...]:
+def begun_unix_s(events: Sequence[IncidentEvent]) -> tuple[float, ...]:
     """When sentinel has begun to start a job."""
-    begun = [e for e in events if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
-    return tuple(float(e["time_unix_s"]) for e in begun)
+    return tuple(e.time_unix_s for e in events if isinstance(e, Intent) and e.action.kind == "start_job")
 
 
 def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
@@ -141,8 +142,8 @@ def pointed_at(attempt: Attempt, look: Look) -> frozenset[int] | None:
 
 def _moved_since(attempt: Attempt, look: Look) -> bool:
     """Whether sentinel may have changed a checkpoint, or `latest`, since the attempt was the newest."""
-    moves = (e for e in look.events if e["event"] == "intent" and e["action"]["kind"] in _MOVES)
-    return any((at := e.get("newest_attempt")) is None or at >= attempt.number for e in moves)
+    moves = (e.newest_attempt for e in look.events if isinstance(e, Intent) and e.action.kind in _MOVES)
+    return any(at is None or at >= attempt.number for at in moves)
 
 
 def _in_force(attempt: Attempt, run: RunState) -> Rollback | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 
 from sentinel.act.neighbours import Neighbours
@@ -12,6 +13,7 @@ from sentinel.adapters.checkpoints import UNDONE, Checkpoints
 from sentinel.durable import os_errors_named
 from sentinel.plan.incident.events import closed
 from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.incident.log_outcomes import Done, UndoIntent
 from sentinel.plan.restart.actions import span
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.plan.restart.rollback import elsewhere
@@ -98,15 +100,16 @@ def _perform(
     seen = observer.witnesses()
     if (why := hindered(seen) or settles(seen)) is not None:
         raise JobStillAlive(why)
-    facts = {"incident": incident.id, "rollback": only.id if only else None, "action": {"kind": "undo"}}
-    now = {"newest_attempt": observer.newest_attempt or 0, "jobs": [w.id for w in seen.jobs.writers]}
-    intent = {"event": "intent", **facts, **now}
+    rollback_id, jobs = only.id if only else None, tuple(w.id for w in seen.jobs.writers)
+    intent = UndoIntent(
+        incident=incident.id, rollback=rollback_id, newest_attempt=observer.newest_attempt or 0, jobs=jobs
+    )
     ledger.record(intent)
     observer.stop_probes([incident])
     near.launcher.stop(observer.started, None)
     wait()
     observer.fenced(None)
-    ledger.record({**intent, "moves": True})
+    ledger.record(replace(intent, moves=True))
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
         if rollback in taken:
             _take_back(incident, rollback, near)
@@ -115,7 +118,7 @@ def _perform(
                 near.overrides.take_away(rollback.id)
             else:
                 near.overrides.write(before)
-    ledger.record({"event": "done", **facts})
+    ledger.record(Done(incident=incident.id, rollback=rollback_id, action=intent.action))
 
 
 def _check_place(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from sentinel.plan.incident.incident import Event
-from sentinel.plan.review.kept_turn import shifted
+from sentinel.plan.incident.log_events import IncidentEvent
 
 _SET_S = 2.0  # by which the wall clock and the monotonic one may part between two looks
 Clock = Callable[[], float]
@@ -40,7 +39,7 @@ class EventTimes:
         self._wall = wall or WallClock()
         self._ahead_s: list[float] = []  # of each event: its time as it counts, less its time as it was written
 
-    def of(self, events: Sequence[Event], now_unix_s: float) -> tuple[tuple[Event, ...], float]:
+    def of(self, events: Sequence[IncidentEvent], now_unix_s: float) -> tuple[tuple[IncidentEvent, ...], float]:
         """The events with times that can be compared with now, and now: `now_unix_s`, if the clock was not set since
         the last look."""
         set_by_s, passed_s = self._wall.set_by_s()
@@ -48,9 +47,9 @@ class EventTimes:
             self._ahead_s, now_unix_s = [ahead_s + set_by_s for ahead_s in self._ahead_s], self._wall.now_unix_s
         del self._ahead_s[len(events) :]
         for event in events[len(self._ahead_s) :]:
-            self._ahead_s.append(_ahead_s(now_unix_s - float(event["time_unix_s"]), set_by_s, passed_s))
+            self._ahead_s.append(_ahead_s(now_unix_s - event.time_unix_s, set_by_s, passed_s))
         timed = zip(events, self._ahead_s, strict=True)
-        return tuple(shifted(event, ahead_s) if ahead_s else event for event, ahead_s in timed), now_unix_s
+        return tuple(event.shifted(ahead_s) if ahead_s else event for event, ahead_s in timed), now_unix_s
 
 
 def _ahead_s(age_s: float, set_by_s: float, passed_s: float) -> float:

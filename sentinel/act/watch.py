@@ -18,7 +18,7 @@ from sentinel.act.wall_clock import WallClock
 from sentinel.adapters.state_files import OwnPins
 from sentinel.plan.alerts.alerts import failed_look
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.turn import Facts, Failure, Memory, Outcome, Turn, next_turn
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 
@@ -111,7 +111,7 @@ class Watch:
         log.log(logging.DEBUG if (reason := without_seconds(line)) == self._warned else logging.WARNING, "%s", line)
         self._warned = reason
 
-    def _record(self, events: Iterable[Event], look: Look) -> None:
+    def _record(self, events: Iterable[IncidentEvent], look: Look) -> None:
         self.ledger.record_all(with_last_lines(events, look, self.near.job_log))
 
     def _record_failure(self, reason: str, now_unix_s: float) -> None:

@@ -9,8 +9,9 @@ from sentinel.config import Config
 from sentinel.config.run_files import clock, find_config, incident_log_of, state_dir_of
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.plan.alerts.sentences import sentence
-from sentinel.plan.incident.events import proposed_in
-from sentinel.plan.incident.incident import Approval, Event
+from sentinel.plan.incident.events import rollback_of
+from sentinel.plan.incident.incident import Approval
+from sentinel.plan.incident.log_events import Proposed
 from sentinel.plan.restart.forecast import price
 
 
@@ -26,9 +27,9 @@ def approve(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, y
     if proposal.expired:
         echo(f"the proposal for {incident.id} has expired; `sentinel rollback` does it by hand")
         return 1
-    event = next(e for e in reversed(events) if e["event"] == "proposed" and e["incident"] == incident.id)
+    event = next(e for e in reversed(events) if isinstance(e, Proposed) and e.incident == incident.id)
     echo(f"{incident.id}: {sentence(event)}")
-    echo(f"  hypothesis: {event['hypothesis']}\n  {_price(config, event)}")
+    echo(f"  hypothesis: {event.hypothesis}\n  {_price(config, event)}")
     if not yes and not confirmed("Do this? Type yes", typed="yes"):
         return 1
     approval = Approval(digest=proposal.digest, by=this_person(), time_unix_s=clock())
@@ -37,9 +38,9 @@ def approve(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, y
     return 0
 
 
-def _price(config: Config, event: Event) -> str:
+def _price(config: Config, event: Proposed) -> str:
     """What the rollback loses as of now: the run may have trained on for hours since it was proposed."""
     run = observer_of(config, neighbours_of(config)).look(clock()).run
-    cost = price(proposed_in(event), run)
+    cost = price(rollback_of(event), run)
     hours = "" if cost.lost_gpu_hours is None else f" ({cost.lost_gpu_hours:.3g} GPU-hours)"
-    return f"lost as of now: {cost.lost_steps} steps{hours}; when it was proposed: {event['lost_steps']}"
+    return f"lost as of now: {cost.lost_steps} steps{hours}; when it was proposed: {event.lost_steps}"

@@ -18,11 +18,12 @@ from sentinel.config import load_config
 from sentinel.config.run_files import find_config, incident_log_of, state_dir_of
 from sentinel.durable import write_atomically
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.review.kept_turn import KeptTurn, told
 from sentinel.plan.review.what_if import comes_to, what_was_seen, what_would_change
 from sentinel.plan.turn import next_turn
-from sentinel.vocabulary.errors import ConfigError, SentinelError
+from sentinel.vocabulary.errors import ConfigError, LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.texts import without_secrets
 
@@ -78,7 +79,7 @@ class _Turns:
 
     incident: str
     path: Path  # the folder or the bundle that holds them
-    log: tuple[Event, ...]
+    log: tuple[IncidentEvent, ...]
     turns: Sequence[_Kept]  # the oldest first
 
     def numbered(self, number: int | None) -> _Kept:
@@ -179,7 +180,7 @@ def _show(kept: _Turns, chosen: _Kept, one: KeptTurn, rules: Policy, policy: Pat
 def _of_the_run(name: str, run: str | None, config_dir: Path) -> _Turns:
     config = find_config(run, config_dir)
     log = tuple(incident_log_of(config).read())
-    known = dict.fromkeys(str(e["incident"]) for e in log if e.get("incident"))
+    known = dict.fromkeys(e.incident for e in log if e.incident)
     if name not in known and name != "run":
         raise ConfigError(f"no incident {name!r}, and no such file; incidents.jsonl has {', '.join(known) or 'none'}")
     folder = state_dir_of(config) / "turns"
@@ -203,8 +204,8 @@ def _from_file(path: Path) -> _Turns:
         raise ConfigError(f"{path} was not written by `sentinel incident NAME --bundle FILE`")
     try:
         turns = [_Kept(int(one["number"]), dict(one["turn"])) for one in data["turns"]]
-        return _Turns(str(data["incident"]), path, tuple(map(dict, data["events"])), turns)
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        return _Turns(str(data["incident"]), path, tuple(map(event_of, data["events"])), turns)
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError, LineError) as error:
         raise ConfigError(f"{path} is damaged: {error!r}") from error
 
 
@@ -215,7 +216,7 @@ def _is_bundle(path: Path) -> bool:
         return False
 
 
-def write_bundle(path: Path, name: str, config: Any, events: Sequence[Mapping[str, Any]]) -> int:
+def write_bundle(path: Path, name: str, config: Any, events: Sequence[IncidentEvent]) -> int:
     """All that `explain` needs of an incident, in one file without secrets; the number of turns in it. ConfigError
     where the path is a file that is no bundle."""
     if path.exists() and not _is_bundle(path):
@@ -229,7 +230,7 @@ def write_bundle(path: Path, name: str, config: Any, events: Sequence[Mapping[st
         "format": FORMAT,
         "sentinel": version("training-sentinel"),
         "incident": name,
-        "events": [*events],
+        "events": [event.to_json() for event in events],
         "turns": whole,
     }
     write_atomically(path, gzip.compress(dump_json(without_secrets(document)).encode(), mtime=0))

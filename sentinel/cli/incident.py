@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from sentinel.config.run_files import find_config, incident_log_of
 from sentinel.plan.alerts.sentences import story
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.vocabulary.errors import ConfigError
 
 
@@ -48,7 +49,7 @@ def incident(
     return 0
 
 
-def incident_named(events: Iterable[Mapping[str, Any]], name: str) -> Incident:
+def incident_named(events: Iterable[IncidentEvent], name: str) -> Incident:
     """The incident of that name in the log. ConfigError lists those that exist."""
     incidents = fold(events)
     found = next((i for i in incidents if i.id == name), None)

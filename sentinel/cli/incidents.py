@@ -14,6 +14,7 @@ from sentinel.config.run_files import find_config, incident_log_of
 from sentinel.plan.alerts.sentences import sentence
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident, Proof
+from sentinel.plan.incident.log_events import Opened, Shadow, ShadowRefused
 
 _SHADOW_KEYS = ("incident", "rollback", "rung", "hypothesis", "target", "changes", "lost_steps", "refusal")
 
@@ -68,17 +69,17 @@ def _lines(incident: Incident) -> Iterator[str]:
 
 def _shadows(config: Config, *, as_json: bool) -> int:
     events = incident_log_of(config).read()
-    shadows = [event for event in events if event["event"] == "shadow"]
+    shadows = [event for event in events if isinstance(event, Shadow | ShadowRefused)]
     if as_json:
-        print_json([{key: event.get(key) for key in (*_SHADOW_KEYS, "time_unix_s")} for event in shadows])
+        keys, lines = (*_SHADOW_KEYS, "time_unix_s"), [event.to_json() for event in shadows]
+        print_json([{key: line.get(key) for key in keys} for line in lines])
         return 0
-    opened = {event["incident"]: event for event in events if event["event"] == "opened"}
-    acted = sum(event.get("refusal") is None for event in shadows)
+    reasons = {event.incident: event.reason for event in events if isinstance(event, Opened)}
+    acted = sum(event.refusal is None for event in shadows)
     echo(f"{config.run.name}: sentinel would have acted {acted} time{'s' * (acted != 1)}")
     for event in shadows:
-        reason = opened[event["incident"]]["reason"]
-        echo(f"  {local_time(float(event['time_unix_s']))}  {event['incident']}: {reason}")
+        echo(f"  {local_time(event.time_unix_s)}  {event.incident}: {reasons[event.incident]}")
         echo(f"    {sentence(event)}")
-        if event.get("lost_steps") is not None:
-            echo(f"    it would have lost {event['lost_steps']} steps; hypothesis: {event['hypothesis']}")
+        if isinstance(event, Shadow):
+            echo(f"    it would have lost {event.lost_steps} steps; hypothesis: {event.hypothesis}")
     return 0

@@ -17,6 +17,7 @@ from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirm
 from sentinel.config.run_files import clock, find_config, incident_log_of, state_dir_of
 from sentinel.durable import os_errors_named
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_outcomes import Purged
 from sentinel.vocabulary.errors import ConfigError, QuarantineError
 from sentinel.vocabulary.names import shown
 
@@ -46,7 +47,7 @@ def purge(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, yes
         return 1
     with RunLock(state_dir):
         _check(folders, incident)  # a person may have answered late
-        Ledger(log.append, clock, to_stderr).record({"event": "purged", "incident": incident.id, "folders": names})
+        Ledger(log.append, clock, to_stderr).record(Purged(incident=incident.id, folders=tuple(names)))
         for folder in folders:
             delete(folder)
     echo(f"deleted the quarantine of {incident.id}; its rollbacks can't be undone any more")

@@ -135,7 +135,7 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
     of_attempt = attempt.number if attempt else 0
     ledger.record(opened(number, of_attempt, look.run.baseline, look.run.overrides, reason=reason))
-    ledger.record(decided("decided", incident, decision))
+    ledger.record(decided(incident, decision))
     carry_out(decision, parts.observer, parts.perform, policy, ledger, clock())
     if not decision.restart:
         ledger.record(closed(incident, "superseded", "rolled back; a person starts the job again"))

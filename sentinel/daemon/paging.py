@@ -24,6 +24,7 @@ from sentinel.adapters.paging.delivery import Delivery, Outbox
 from sentinel.config import Config
 from sentinel.durable import write_atomically
 from sentinel.plan.alerts.page import ended, page_from_json, pages
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 
@@ -50,7 +51,7 @@ class Paging:
         self._followed: dict[str, int] = {}
         self._remembered: dict[str, int] = {}
 
-    def append(self, event: Mapping[str, Any]) -> None:
+    def append(self, event: IncidentEvent) -> None:
         self.follow()
         self._log.append(event)
         self.follow()

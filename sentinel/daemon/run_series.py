@@ -13,7 +13,9 @@ from sentinel.act.look import Look
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts.alerts import AGAIN_S, unsettled
 from sentinel.plan.choose.policy import Mode, Policy
-from sentinel.plan.incident.incident import Event, Incident, Proof, Status
+from sentinel.plan.incident.incident import Incident, Proof, Status
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_outcomes import Done, Failed
 from sentinel.plan.restart.actions import KINDS
 from sentinel.plan.restart.forecast import lost_so_far
 from sentinel.plan.restart.restart import newest_audit
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from sentinel.judge.analysis.correlation.table import Correlation
 
 _SEVERITIES = ("info", "warning", "critical")
-_OUTCOMES = ("done", "failed")  # of an action, as the incident log has them
+_OUTCOMES = (Done.kind, Failed.kind)  # of an action, as the incident log has them
 _PROOFS = {Proof.CONFIRMED: "proved", Proof.NOT_VERIFIED: "not_verified", Proof.CONTRADICTED: "not_proved"}
 
 MITIGATIONS = (*("bisecting", "decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back"),)
@@ -165,16 +167,15 @@ def _mitigation(incidents: tuple[Incident, ...]) -> str | None:
     return "applied" if rollback.applied else "decided"
 
 
-def of_actions(run: str, events: Sequence[Event]) -> tuple[Shown, ...]:
+def of_actions(run: str, events: Sequence[IncidentEvent]) -> tuple[Shown, ...]:
     """How many actions ended how; the last of each, where it was for an incident, as the exemplar."""
     counts: Counter[tuple[str, str]] = Counter()
     last: dict[tuple[str, str], Exemplar] = {}
     for event in events:
-        if event["event"] in _OUTCOMES:
-            key = str(event["action"]["kind"]), str(event["event"])
+        if isinstance(event, Done | Failed):
+            key = event.action.kind, event.kind
             counts[key] += 1
-            labels = {"incident": event["incident"], "rollback": event.get("rollback")}
-            last[key] = exemplar(labels, float(event["time_unix_s"]))
+            last[key] = exemplar({"incident": event.incident, "rollback": event.rollback}, event.time_unix_s)
     kinds = sorted({*KINDS.values(), *(kind for kind, _ in counts)})  # from 0 on: increase() needs a first value
     return tuple(
         Shown(f"{PREFIX}actions_total", float(counts[key]), (run, *key), last.get(key))
@@ -190,7 +191,7 @@ class ActionCounts:
         self._events = 0
         self._counted = of_actions(run, ())
 
-    def of(self, events: Sequence[Event]) -> tuple[Shown, ...]:
+    def of(self, events: Sequence[IncidentEvent]) -> tuple[Shown, ...]:
         if len(events) != self._events:
             self._events, self._counted = len(events), of_actions(self._run, events)
         return self._counted

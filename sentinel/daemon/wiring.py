@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from sentinel.act.following import References
 from sentinel.act.judge_cache import JudgeCache
@@ -31,6 +30,7 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.lab.bisect.bisect import Bisect, Bisecting
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.observation import RunState
 from sentinel.plan.restart.decision import gpu_hours_left
 from sentinel.vocabulary.errors import ConfigError
@@ -90,7 +90,7 @@ def assemble(
     perform = Performer(near, observer, own)
     paging = paging_of(config, near)
 
-    def append(event: Mapping[str, Any]) -> None:
+    def append(event: IncidentEvent) -> None:
         own()
         paging.append(event)
 

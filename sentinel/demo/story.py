@@ -20,6 +20,7 @@ from sentinel.judge.analysis.correlation.columns import correlate_readings
 from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
 from sentinel.plan.alerts.sentences import sentence
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.reports.attempts import AttemptRow, attempt_rows
 from sentinel.reports.past import Past, read_past
 from sentinel.sources.journals import journals_as_columns
@@ -180,8 +181,8 @@ _STEPS = ("opened", "decided", "rung_failed", "closed", "stopped")
 _SHOWN = {"proved": " ", "not_verified": " "} | dict.fromkeys(_STEPS, "!")
 
 
-def _line(event: dict[str, Any]) -> str | None:
-    if (mark := _SHOWN.get(event["event"])) is None:
+def _line(event: IncidentEvent) -> str | None:
+    if (mark := _SHOWN.get(event.name)) is None:
         return None
-    what, about = sentence(event) or "", event.get("rollback") or event["incident"]
+    what, about = sentence(event) or "", str(getattr(event, "rollback", None) or event.incident)
     return f"{mark} {what}" if about in what else f"{mark} {about}: {what}"

@@ -13,8 +13,9 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts.alerts import alerts_of, with_alerts
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Failure, Memory, Outcome, Turn
-from sentinel.plan.incident.events import opened, stopped
+from sentinel.plan.incident.events import opened
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_outcomes import IncidentStopped, Intent
 from sentinel.plan.restart.actions import KINDS, AskForSave
 from sentinel.plan.restart.restart import bad_start_turn, hang_turn, restart_turn
 from sentinel.plan.starts.audit import audited
@@ -110,7 +111,7 @@ def _stopped(facts: Facts, failure: Failure) -> Turn:
     incident = facts.run.open_incident
     if incident is None or any(i.undoing for i in facts.run.incidents):  # the failure is the watch's, not an incident's
         return Turn(reason=failure.reason, memory=facts.memory)
-    records = (stopped(incident.id, failure.reason),)
+    records = (IncidentStopped(incident=incident.id, reason=failure.reason),)
     return Turn(reason=failure.reason, records=records, outcome=Outcome.PERSON_NEEDED, memory=facts.memory)
 
 
@@ -144,8 +145,8 @@ def _save_asked(facts: Facts, policy: Policy) -> AskForSave | None:
     if warning is None or policy.warn != "save" or policy.mode == "observe" or run.paused or run.open_incident:
         return None
     newest = max((c.global_step for c in run.checkpoints if c.complete), default=0)
-    intents = (e["action"] for e in facts.events if e["event"] == "intent")
-    asked = [int(action["step"]) for action in intents if action["kind"] == KINDS[AskForSave]]
+    intents = (e.action for e in facts.events if isinstance(e, Intent))
+    asked = [int(action.details["step"]) for action in intents if action.kind == KINDS[AskForSave]]
     recent = any(0 <= warning.step - step < _SAVES_APART_STEPS for step in asked)
     if newest >= warning.step - _FRESH_STEPS or recent:
         return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Outcome, Turn
-from sentinel.plan.incident.events import event, stopped
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_outcomes import BisectEnded, IncidentStopped
 from sentinel.plan.restart.actions import FollowBisect, StopJob
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.plan.restart.rollback import Plan, on_hold
@@ -35,7 +35,7 @@ def turn_beside(incident: Incident, facts: Facts, policy: Policy) -> Turn | None
         return Turn(reason=why, message=why)
     found = facts.run.bisect
     if found is not None and found.over:
-        ended = event("bisect_ended", incident.id, reason=found.reason, gpu_hours=found.gpu_hours)
+        ended = BisectEnded(incident=incident.id, reason=found.reason, gpu_hours=found.gpu_hours)
         return Turn(reason=found.reason, records=(ended,))
     reason = found.reason if found is not None else "the bisect is not seen"
     actions = (FollowBisect(incident.id),) if found is not None else ()
@@ -55,4 +55,6 @@ def refused_turn(plan: Plan, incident: Incident) -> Turn:
 
 
 def stop_turn(incident: Incident, reason: str) -> Turn:
-    return Turn(reason=reason, records=(stopped(incident.id, reason),), outcome=Outcome.PERSON_NEEDED)
+    return Turn(
+        reason=reason, records=(IncidentStopped(incident=incident.id, reason=reason),), outcome=Outcome.PERSON_NEEDED
+    )

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, JournalFacts, Turn, started_for
 from sentinel.plan.incident.baseline import filled
-from sentinel.plan.incident.events import closed, decided, event, rung_failed
-from sentinel.plan.incident.incident import Event, Incident, Proof, Rollback, Skip, digest_of
+from sentinel.plan.incident.events import closed, decided, rung_failed, skipped, waiting
+from sentinel.plan.incident.incident import Incident, Proof, Rollback, Skip, digest_of
+from sentinel.plan.incident.log_events import (
+    Approved,
+    BaselineCompleted,
+    Expired,
+    IncidentEvent,
+    Proposed,
+    Shadow,
+    ShadowRefused,
+    WaitOver,
+)
+from sentinel.plan.incident.log_outcomes import Applied, BisectBegun, ChecksShown
 from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint
 from sentinel.plan.restart.decision import decide, has_not_healed, plan_recovery
 from sentinel.plan.restart.liveness import settles
@@ -30,7 +41,7 @@ def incident_turn(incident: Incident, facts: Facts, policy: Policy) -> Turn:
         if completed == incident.baseline:
             return _decide(incident, facts, policy)
         reason = "the job script could be read: its settings complete the incident's baseline"
-        return Turn(reason=reason, records=(event("baseline_completed", incident.id, baseline=completed.to_json()),))
+        return Turn(reason=reason, records=(BaselineCompleted(incident=incident.id, baseline=completed),))
     if incident.status in ("decided", "applied"):
         return _carry_on(incident, incident.current, facts, policy)
     return _hold(incident, incident.current, facts)
@@ -63,18 +74,17 @@ def _decide(incident: Incident, facts: Facts, policy: Policy) -> Turn:
         return _closed(incident, "healed", f"the run is {facts.verdict.kind} again, without a rollback")
     if (wait := incident.waiting) is not None:
         if (reason := has_not_healed(wait, facts.verdict, facts.run)) is not None:
-            return Turn(reason=reason, records=(event("wait_over", incident.id, rung=wait.rung, reason=reason),))
+            return Turn(reason=reason, records=(WaitOver(incident=incident.id, rung=wait.rung, reason=reason),))
         return Turn(reason=f"{wait.rung!r} watches until step {wait.until_step}")
     plan = _carried_by_the_script(_planned(incident, facts, policy), facts)
     if (wait := plan.wait) is not None:  # in every mode: to watch is what all of them do
-        named = {"rung": wait.rung, "hypothesis": wait.hypothesis}
-        waiting = event("waiting", incident.id, **named, from_step=wait.from_step, until_step=wait.until_step)
-        return Turn(reason=plan.reason, records=(waiting,))
+        return Turn(reason=plan.reason, records=(waiting(incident.id, wait),))
     if (skip := plan.skip) is not None:  # in every mode: nothing is done, and the next turn decides the next rung
-        return Turn(reason=plan.reason, records=(event("rung_skipped", incident.id, **asdict(skip)),))
+        return Turn(reason=plan.reason, records=(skipped(incident.id, skip),))
     if plan.bisects:
-        begun = {"rung": policy.ladder[incident.tried].name, "newest_attempt": facts.newest_attempt or 0}
-        return Turn(reason=plan.reason, records=(event("bisect_begun", incident.id, **begun),))
+        rung, newest = policy.ladder[incident.tried].name, facts.newest_attempt or 0
+        begun = BisectBegun(incident=incident.id, rung=rung, newest_attempt=newest)
+        return Turn(reason=plan.reason, records=(begun,))
     return _shadow(incident, plan, facts) if policy.mode == "observe" else _follow(plan, incident, facts, policy)
 
 
@@ -100,43 +110,43 @@ def _shadow(incident: Incident, plan: Plan, facts: Facts) -> Turn:
     if incident.shadows or (plan.decision is None and plan.refusal is None):
         return Turn(reason=why)
     if plan.decision is None:
-        return Turn(reason=why, records=(event("shadow", incident.id, refusal=plan.refusal),))
-    return Turn(reason=why, records=(decided("shadow", incident.id, plan.decision, refusal=plan.refusal),))
+        return Turn(reason=why, records=(ShadowRefused(incident=incident.id, refusal=plan.refusal),))
+    return Turn(reason=why, records=(Shadow.of(incident.id, plan.decision, refusal=plan.refusal),))
 
 
 def _follow(plan: Plan, incident: Incident, facts: Facts, policy: Policy) -> Turn:
     if plan.refusal is not None:
         return refused_turn(plan, incident)
-    decision, records = plan.decision, tuple[Event, ...]()
+    decision, records = plan.decision, tuple[IncidentEvent, ...]()
     if decision is not None and policy.mode == "approve":
         answer = _approval(incident, decision, facts, policy)
         if isinstance(answer, Turn):
             return answer
         records = (answer,)
     if decision is not None:
-        records += (decided("decided", incident.id, decision),)
+        records += (decided(incident.id, decision),)
     rollback = decision.id if decision else None
     return Turn(reason=plan.reason, records=records, actions=plan.actions[:1], incident=incident.id, rollback=rollback)
 
 
-def _approval(incident: Incident, decision: Rollback, facts: Facts, policy: Policy) -> Event | Turn:
+def _approval(incident: Incident, decision: Rollback, facts: Facts, policy: Policy) -> Approved | Turn:
     """A person's yes to just this decision, as the event to record; else the turn that asks for it or waits."""
     digest, proposal = digest_of(decision), incident.proposal
     if proposal is None or proposal.digest != digest:
         reason = "a person is asked to agree" if proposal is None else "the plan has changed: a person is asked again"
-        return Turn(reason=reason, records=(decided("proposed", incident.id, decision, digest=digest),))
+        return Turn(reason=reason, records=(Proposed.of(incident.id, decision, digest=digest),))
     if proposal.expired:
         return Turn(reason="the proposal has expired unanswered: nothing is done")
     approval = facts.run.approvals.get(incident.id)
     if approval is not None and approval.digest == digest:
         if decision.target_tag is None or digest in facts.memory.verified_for:
-            return event("approved", incident.id, digest=digest, by=approval.by)
+            return Approved(incident=incident.id, digest=digest, by=approval.by)
         again = VerifyCheckpoint(decision.target_tag)  # their yes may be hours old
         reason = f"approved by {approval.by}: {decision.target_tag} is read once more"
         return Turn(reason=reason, actions=(again,), incident=incident.id, verified_for=digest)
     if facts.run.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
         reason = f"no approval came within {policy.approve_within_s:.0f} s"
-        return Turn(reason=reason, records=(event("expired", incident.id, digest=digest),))
+        return Turn(reason=reason, records=(Expired(incident=incident.id, digest=digest),))
     return Turn(reason=f"waits for `sentinel approve {incident.id}`")
 
 
@@ -154,7 +164,7 @@ def _carry_on(incident: Incident, rollback: Rollback, facts: Facts, policy: Poli
         if (stop := _may_be_its_own(incident, rollback, plan, facts)) is not None:
             return stop
         return Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident.id, rollback=rollback.id)
-    records = (event("applied", incident.id, rollback=rollback.id),) if incident.status == "decided" else ()
+    records = (Applied(incident=incident.id, rollback=rollback.id),) if incident.status == "decided" else ()
     if not rollback.restart:
         turn = _closed(incident, "superseded", "rolled back; a person starts the job again")
     elif (attempt := started_for(facts, rollback)) is not None:
@@ -235,7 +245,12 @@ def _contradicted(checks: Sequence[Check]) -> tuple[Check, str]:
 
 
 def _no_effect(
-    incident: Incident, rollback: Rollback, attempt: JournalFacts, facts: Facts, checks: Sequence[Check], shown: Event
+    incident: Incident,
+    rollback: Rollback,
+    attempt: JournalFacts,
+    facts: Facts,
+    checks: Sequence[Check],
+    shown: ChecksShown,
 ) -> Turn:
     """A change that did not take effect is an incident of its own, and both wait for a person."""
     wrong, seen = _contradicted(checks)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Outcome, Turn
-from sentinel.plan.incident.events import stopped
 from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.incident.log_outcomes import IncidentStopped
 from sentinel.plan.restart.actions import MOVES_FILES, RestorePinned, StopJob, VerifyCheckpoint
 from sentinel.plan.restart.rollback import Plan, begun_since, on_hold
 from sentinel.plan.turn_bisect import stop_turn
@@ -63,7 +63,7 @@ def undo_turn(incident: Incident, facts: Facts, policy: Policy) -> Turn:
             began = f"{begun[0]} began after it, and is left running"
         why = f"the undo of {incident.id} is not completed: {began}; `sentinel undo` completes it"
         told = (incident.status, incident.note) == ("stopped", why)
-        records = () if told else (stopped(incident.id, why),)
+        records = () if told else (IncidentStopped(incident=incident.id, reason=why),)
         return Turn(reason=why, message=why, records=records, outcome=Outcome.PERSON_NEEDED)
     if (held := on_hold(facts.run)) is not None and (facts.run.jobs.writers or not incident.undo_moves):
         state = "some of its files have moved" if incident.undo_moves else "none of its files has moved"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sentinel.judge.history import Attempt
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_events import Opened
+from sentinel.plan.incident.log_outcomes import RungFailed
 from sentinel.reports.past import Past
-
-_ENDS = ("opened", "rung_failed")  # events with the onset of the attempt that they end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +38,9 @@ def _row(attempt: Attempt, past: Past) -> AttemptRow:
     rollbacks = {name: r for i in past.incidents for r in i.rollbacks for name in r.names}
     started = attempt.started
     rollback = rollbacks.get(started.rollback) if started and started.rollback else None
-    ended = next((e for e in past.events if e["event"] in _ENDS and e.get("attempt") == attempt.number), {})
-    onset = ended.get("onset_range")
+    ends = (e for e in past.events if isinstance(e, Opened | RungFailed) and e.attempt == attempt.number)
+    ended = next(ends, None)
+    onset = ended.onset_range if ended is not None else None
     steps, ratios = past.curve(attempt.number, "loss_ratio")
     return AttemptRow(
         attempt=attempt.number,
@@ -52,15 +51,15 @@ def _row(attempt: Attempt, past: Past) -> AttemptRow:
         steps_loss_ratio_gt_1_2=int((ratios > 1.2).sum()),
         max_loss_ratio=math.nan if np.isnan(ratios).all() else float(np.nanmax(ratios)),
         onset_step=onset[0] if onset else None,
-        alarm_step=ended.get("alarm_step"),
+        alarm_step=ended.alarm_step if ended is not None else None,
         verdict=_verdict(attempt, ended, past.incidents),
         validation_loss=attempt.validations[-1].loss if attempt.validations else None,
     )
 
 
-def _verdict(attempt: Attempt, ended: Mapping[str, Any], incidents: tuple[Incident, ...]) -> str:
-    if ended:
-        did_diverge = ended["event"] == "opened" or ended.get("alarm_step") is not None
+def _verdict(attempt: Attempt, ended: Opened | RungFailed | None, incidents: tuple[Incident, ...]) -> str:
+    if ended is not None:
+        did_diverge = isinstance(ended, Opened) or ended.alarm_step is not None
         return "diverged" if did_diverge else "not recovered"
     cured = [i.current.id for i in incidents if i.outcome == "recovered" and i.current is not None]
     if attempt.started is not None and attempt.started.rollback in cured:

@@ -21,6 +21,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge_past
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.sources.column_source import ColumnSource
 
 
@@ -44,7 +45,7 @@ class Past:
 
     stretches: tuple[Readings, ...]  # each of one attempt; with a loss ratio, counted anew where the source has none
     history: History  # the attempts with all that is no sample: starts, layers, validations, checkpoints, ends
-    events: tuple[Mapping[str, Any], ...]  # the incident log
+    events: tuple[IncidentEvent, ...]  # the incident log
     incidents: tuple[Incident, ...]
     unreadable: int  # lines of the source that could not be read
     notes: tuple[str, ...]
@@ -66,7 +67,7 @@ class Past:
         return descent([r for r in self.stretches if (r.attempt in line if len(line) > 1 else r.attempt <= number)])
 
 
-def read_past(source: ColumnSource, events: Sequence[Mapping[str, Any]]) -> Past:
+def read_past(source: ColumnSource, events: Sequence[IncidentEvent]) -> Past:
     source.fields = (*COLUMNS, *CARRIED)
     stretches, incidents = [readings for readings in source if len(readings)], fold(events)
     history = History()

@@ -38,6 +38,13 @@ class Form:
         return (where if self.json else f"[{where}]") if where else self.name
 
 
+@dataclass(frozen=True, slots=True)
+class Spelt:
+    """Beside a field's type, in Annotated: how its document is read, where that is not by the type's own fields."""
+
+    read: Callable[[Any], Any]
+
+
 JSON = Form(error=ConfigError, prints_whole_as_float=True)  # A JSON object of ours, where an unknown key is an error
 
 
@@ -129,7 +136,7 @@ def _grammar(cls: Any, form: Form) -> dict[str, tuple[Read, bool]]:
 def _reader(hint: Any, form: Form) -> Read:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _ranged(arguments[0], next((x for x in arguments[1:] if isinstance(x, Range)), None), form)
+        return _annotated(arguments[0], arguments[1:], form)
     if origin in (UnionType, Union):
         arms = [_reader(arm, form) for arm in arguments if arm is not type(None)]
         return _either(arms, form, none=form.json and type(None) in arguments)
@@ -154,6 +161,12 @@ def _reader(hint: Any, form: Form) -> Read:
     if is_dataclass(hint):
         return lambda value, key: read(typing.cast("type[Any]", hint), value, key, form)
     return _ranged(int, form.whole, form) if hint is int and form.whole is not None else _scalar(hint, form)
+
+
+def _annotated(hint: Any, beside: tuple[Any, ...], form: Form) -> Read:
+    if (spelt := next((x for x in beside if isinstance(x, Spelt)), None)) is not None:
+        return lambda value, _: spelt.read(value)
+    return _ranged(hint, next((x for x in beside if isinstance(x, Range)), None), form)
 
 
 def _ranged(hint: Any, wanted: Range | None, form: Form) -> Read:

@@ -14,6 +14,8 @@ from sentinel.act.perform import Ledger
 from sentinel.act.wall_clock import EventTimes, WallClock
 from sentinel.act.watch import Watch
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_outcomes import AlertFiring
 from sentinel.vocabulary.errors import TemporaryError
 
 DAY_S = 86400.0
@@ -37,8 +39,8 @@ class Clocks:
         self.unix_s += seconds + set_by_s
 
 
-def event(time_unix_s: float, **facts: Any) -> dict[str, Any]:
-    return {"event": "intent", "time_unix_s": time_unix_s, **facts}
+def event(time_unix_s: float) -> IncidentEvent:
+    return AlertFiring(incident=None, topic="down", reason="", time_unix_s=time_unix_s, since_unix_s=time_unix_s)
 
 
 @SET_BY
@@ -68,18 +70,18 @@ def test_a_start_is_as_long_ago_as_it_was(set_by_s: float, seen_before: bool) ->
     times = EventTimes(WallClock(clocks.now, clocks.monotonic))
     log = [event(1e9 - 50.0)]
     assert times.of(log, 1e9) == (tuple(log), 1e9)
-    log.append(event(clocks.unix_s, since_unix_s=clocks.unix_s))
+    log.append(event(clocks.unix_s))
     if seen_before:
         times.of(log, clocks.unix_s)
     clocks.passes(7.0, set_by_s)
     log.append(event(clocks.unix_s - 2.0))
     found, now_unix_s = times.of(log, clocks.unix_s - set_by_s)  # taken just before the clock was set
     assert now_unix_s == clocks.unix_s
-    assert [now_unix_s - e["time_unix_s"] for e in found] == [57.0, 7.0, 2.0]
-    assert now_unix_s - found[1]["since_unix_s"] == 7.0
+    assert [now_unix_s - e.time_unix_s for e in found] == [57.0, 7.0, 2.0]
+    assert now_unix_s - found[1].since_unix_s == 7.0
     clocks.passes(3.0)
     found, now_unix_s = times.of(log, clocks.unix_s)
-    assert [now_unix_s - e["time_unix_s"] for e in found] == [60.0, 10.0, 5.0]
+    assert [now_unix_s - e.time_unix_s for e in found] == [60.0, 10.0, 5.0]
 
 
 def test_what_the_log_dates_in_the_future_counts_from_when_it_was_seen_first() -> None:
@@ -91,8 +93,8 @@ def test_what_the_log_dates_in_the_future_counts_from_when_it_was_seen_first() -
     found, now_unix_s = times.of(log, clocks.unix_s)
     clocks.passes(30.0)
     again, later_unix_s = times.of(log, clocks.unix_s)
-    assert [now_unix_s - e["time_unix_s"] for e in found] == [0.0, 13.0]
-    assert [later_unix_s - e["time_unix_s"] for e in again] == [30.0, 43.0]
+    assert [now_unix_s - e.time_unix_s for e in found] == [0.0, 13.0]
+    assert [later_unix_s - e.time_unix_s for e in again] == [30.0, 43.0]
 
 
 def test_a_clock_that_drifts_is_not_taken_for_one_that_was_set() -> None:
@@ -116,7 +118,7 @@ def test_a_failure_that_lasts_is_told_in_time_although_the_clock_is_set(tmp_path
         cast("Observer", SimpleNamespace(look=fails)),
         cast("Any", None),
         Policy(confirm_within_s=60.0),
-        Ledger(lambda e: told.append(dict(e)), clocks.now, lambda _: None),
+        Ledger(lambda e: told.append(e.to_json()), clocks.now, lambda _: None),
     )
     watch._wall = WallClock(clocks.now, clocks.monotonic)
     watch.tick(clocks.unix_s)

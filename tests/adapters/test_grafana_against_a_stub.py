@@ -23,6 +23,7 @@ from tests.adapters.pagers import environment, free_port
 
 pytest.importorskip("grafana_client", reason="not installed: pip install grafana-client")
 from sentinel.adapters.grafana.api import Grafana
+from tests.support.log_lines import ALWAYS
 
 MARK = Annotation(
     run="tr8", incident="incident-1", kind="alarm", key="incident-1/alarm", time_unix_s=5.0, end_unix_s=5.0, text="ill"
@@ -131,7 +132,9 @@ def run(tmp_path: Path) -> str:
         rollback | {"event": "decided", "time_unix_s": 1060.0, "rung": "reseed", "hypothesis": "h", "target": target},
         rollback | {"event": "applied", "time_unix_s": 1070.0},
     ]
-    (state / "incidents.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (state / "incidents.jsonl").write_text(
+        "".join(json.dumps({**ALWAYS[event["event"]], **event}) + "\n" for event in events)
+    )
     (tmp_path / "tr8.toml").write_text('[run]\nname = "tr8 & co"\ncheckpoints = "saved"\nstate_dir = "state"\n')
     return str(tmp_path / "tr8.toml")
 

@@ -12,6 +12,7 @@ from sentinel.act.perform import Performer
 from sentinel.adapters.lock import RunLock
 from sentinel.daemon import wiring
 from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.incident.log_outcomes import Closed
 from sentinel.plan.restart.actions import Action
 from sentinel.vocabulary.errors import LockHeld
 from sentinel.vocabulary.numbers import dump_json
@@ -64,8 +65,8 @@ def test_a_line_of_the_incident_log_is_written_by_who_has_the_lock(tmp_path: Pat
     config = diverged_run(tmp_path)
     with RunLock(tmp_path / "s") as lock:
         parts = wiring.assemble(config, config.policy, say=lambda _: None, own=lock.renew)
-        parts.ledger.record({"event": "closed"})
+        parts.ledger.record(Closed(incident="incident-1", outcome="undone", reason="…"))
         taken_over(tmp_path / "s")
         with pytest.raises(LockHeld, match="elsewhere"):
-            parts.ledger.record({"event": "closed"})
+            parts.ledger.record(Closed(incident="incident-1", outcome="undone", reason="…"))
     assert len((tmp_path / "s" / "incidents.jsonl").read_text().splitlines()) == 1

@@ -31,6 +31,7 @@ from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.state_files import OverridesFile
 from sentinel.durable import make_folders, os_errors_named, write_atomically
+from sentinel.plan.incident.log_outcomes import AlertResolved
 from sentinel.sources.journals import open_journal
 from sentinel.vocabulary.errors import (
     FilesystemRefused,
@@ -45,6 +46,7 @@ from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.sample import Record, Sample, decode, encode
 from tests.adapters.pagers import until
 from tests.adapters.synced import synced
+from tests.support.log_lines import logged
 
 
 def line(step: int, attempt: int = 1) -> str:
@@ -122,14 +124,19 @@ def test_of_a_journal_that_was_taken_away_nothing_is_told_again(tmp_path: Path) 
         list(journals.again(1))
 
 
+OVER: dict[str, Any] = {"incident": None, "topic": "down", "reason": "it is there again"}
+
+
 def test_an_event_torn_by_a_crash_is_cut_off_and_the_rest_stays(tmp_path: Path) -> None:
     log = IncidentLog(tmp_path / "incidents.jsonl")
     assert log.read() == []
-    log.append({"event": "opened", "time_unix_s": 1.0, "best_mean": float("nan")})
+    (noted,) = logged({"event": "noted", "best_mean": float("nan")})
+    log.append(noted)
     append(tmp_path / "incidents.jsonl", '{"event": "dec')
-    assert log.read() == [{"event": "opened", "time_unix_s": 1.0, "best_mean": "nan"}]
-    IncidentLog(tmp_path / "incidents.jsonl").append({"event": "closed", "time_unix_s": 2.0})
-    assert [e["event"] for e in log.read()] == ["opened", "closed"]
+    assert [e.to_json()["best_mean"] for e in log.read()] == ["nan"]
+    IncidentLog(tmp_path / "incidents.jsonl").append(AlertResolved(**OVER, time_unix_s=2.0))
+    assert [e.name for e in log.read()] == ["noted", "alert_resolved"]
+    assert log.read()[-1] == AlertResolved(**OVER, time_unix_s=2.0)
 
 
 def test_what_another_sentinel_appends_to_the_incident_log_is_read_and_what_is_as_it_was_is_not(
@@ -142,8 +149,8 @@ def test_what_another_sentinel_appends_to_the_incident_log_is_read_and_what_is_a
     load = incident_log.load_object
     monkeypatch.setattr(incident_log, "load_object", lambda text: lines.append(text) or load(text))
     for number in range(3):
-        hand.append({"event": "opened", "time_unix_s": 1.0, "n": number})
-        assert [e["n"] for e in watch.read()] == list(range(number + 1))
+        hand.append(*logged({"event": "opened", "n": number}))
+        assert [e.more["n"] for e in watch.read()] == list(range(number + 1))
         assert watch.read() == watch.read()
     assert len(lines) == 3
     with path.open("ab") as file:  # a torn line, which becomes whole in the same moment
@@ -151,7 +158,7 @@ def test_what_another_sentinel_appends_to_the_incident_log_is_read_and_what_is_a
         file.flush()
         assert len(watch.read()) == 3
         file.write(b'ened", "time_unix_s": 1, "n": 3}\n')
-    assert [e["n"] for e in watch.read()] == [0, 1, 2, 3]
+    assert [e.more["n"] for e in watch.read()] == [0, 1, 2, 3]
     path.unlink()
     assert watch.read() == []
 
@@ -162,17 +169,17 @@ def test_a_log_that_was_repaired_is_read_from_its_beginning(tmp_path: Path, in_p
     path = tmp_path / "incidents.jsonl"
     log = IncidentLog(path)
     for number in range(3):
-        log.append({"event": "opened", "n": number, "time_unix_s": 1.0})
-    assert [e["n"] for e in log.read()] == [0, 1, 2]
+        log.append(*logged({"event": "opened", "n": number}))
+    assert [e.more["n"] for e in log.read()] == [0, 1, 2]
     repaired = "".join(dump_json({"event": "repaired", "n": n, "time_unix_s": 1.0}) + "\n" for n in (0, 1, 3, 4))
     if in_place:
         path.write_text(repaired)
     else:
         (tmp_path / "new").write_text(repaired)
         (tmp_path / "new").replace(path)
-    assert [(e["event"], e["n"]) for e in log.read()] == [("repaired", n) for n in (0, 1, 3, 4)]
-    log.append({"event": "closed", "n": 5, "time_unix_s": 2.0})
-    assert [e["n"] for e in log.read()] == [0, 1, 3, 4, 5]
+    assert [(e.name, e.more["n"]) for e in log.read()] == [("repaired", n) for n in (0, 1, 3, 4)]
+    log.append(*logged({"event": "closed", "n": 5}))
+    assert [e.more["n"] for e in log.read()] == [0, 1, 3, 4, 5]
 
 
 def test_a_line_that_makes_no_sense_in_the_incident_log_stops_everything(tmp_path: Path) -> None:
@@ -197,7 +204,7 @@ def test_an_event_that_can_not_be_is_named_with_its_line(tmp_path: Path, event: 
 
 def test_an_event_of_a_clock_beyond_the_calendar_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(IncidentLogError, match="seconds since 1970"):
-        IncidentLog(tmp_path / "incidents.jsonl").append({"event": "closed", "incident": None, "time_unix_s": 1e12})
+        IncidentLog(tmp_path / "incidents.jsonl").append(AlertResolved(**OVER, time_unix_s=1e12))
     assert IncidentLog(tmp_path / "incidents.jsonl").read() == []
 
 

@@ -8,18 +8,20 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sentinel.adapters.event_files import spans
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli import status
 from sentinel.config import load_config
 from sentinel.daemon import wiring
+from sentinel.plan.incident.log_outcomes import AlertFiring
 from sentinel.vocabulary.errors import FilesystemRefused
 from tests.e2e.kill_points import write_events
 from tests.support.diverged_runs import diverged_run, watched
+from tests.support.log_lines import lines_of, logged
 
 NOBODY = 65534
 COMMAND = "[[paging.command]]\nname = '{}'\ncommand = ['/bin/true']\nseverity = 'warning'"
@@ -52,7 +54,7 @@ def unprivileged(folder: Path, *read_only: str) -> Iterator[None]:
 
 
 def recorded(folder: Path) -> list[tuple[str, str | None]]:
-    return [(e["event"], e.get("topic")) for e in IncidentLog(folder / "s" / "incidents.jsonl").read()]
+    return [(e["event"], e.get("topic")) for e in lines_of(folder / "s" / "incidents.jsonl")]
 
 
 def test_an_event_is_recorded_although_its_page_can_not_be_written_and_that_is_a_trouble_of_its_own(
@@ -78,10 +80,10 @@ def test_a_channel_that_can_not_be_written_holds_up_no_other_and_is_made_up_for_
     for name in ("pages/chat", "pages/phone"):
         (folder / "s" / name).mkdir(parents=True)
     pages = folder / "s" / "pages"
-    event = {"event": "alert_firing", "incident": None, "topic": "down", "severity": "critical", "reason": "it is gone"}
+    gone = AlertFiring(incident=None, topic="down", severity="critical", reason="it is gone", since_unix_s=1.0)
     with unprivileged(folder, "s/pages", "s/pages/chat"):
         paging = wiring.paging_of(config, wiring.neighbours_of(config))
-        paging.append({**event, "time_unix_s": 1.0, "since_unix_s": 1.0})
+        paging.append(replace(gone, time_unix_s=1.0))
         paging.follow()
         assert [len(list((pages / name).glob("*.json"))) for name in ("chat", "phone")] == [0, 1]
         assert "chat" in (paging.problem() or "")
@@ -104,6 +106,4 @@ def test_status_needs_no_index_that_it_can_write(
         assert "diverged" in capsys.readouterr().out
         assert not (folder / "s" / "tensorboard-index.json").exists()
         with pytest.raises(FilesystemRefused, match=r"incidents\.jsonl"):  # where it matters, it is said
-            wiring.neighbours_of(load_config(folder / "a.toml")).incident_log.append(
-                {"event": "opened", "time_unix_s": 1.0}
-            )
+            wiring.neighbours_of(load_config(folder / "a.toml")).incident_log.append(*logged({"event": "opened"}))

@@ -15,11 +15,13 @@ import pytest
 
 from tests.adapters.pagers import environment
 from tests.adapters.wandb_stub import KEY, Run, Stub, wandb_stub
+from tests.support.log_lines import ALWAYS
 
 pytest.importorskip("wandb", reason="W&B's client has an environment of its own: make wandb")
 
 ALARM = 1_700_000_000.0
 OPENED = {
+    **ALWAYS["opened"],
     "event": "opened",
     "incident": "incident-1",
     "time_unix_s": ALARM,

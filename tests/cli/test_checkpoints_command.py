@@ -14,13 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.commands import app
 from sentinel.config.run_files import find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.vocabulary.sample import CheckpointSaved, StateLoaded, encode
 from tests.adapters.checkpoint_files import deepspeed
 from tests.plan.test_start_audit import AT, CLEAN, LINE, LOADED, STARTED
+from tests.support.log_lines import lines_of
 
 
 def configured(folder: Path, loaded: StateLoaded) -> Path:
@@ -52,7 +52,7 @@ def asked(config: Path, *words: str) -> Any:
 def test_saves_after_a_start_that_loaded_another_state_are_not_certified(tmp_path: Path) -> None:
     config = configured(tmp_path, replace(LOADED, adam_variance_l1=LINE[79].adam_variance_l1))
     asked(config, "watch", "--once", "--observe")
-    events = IncidentLog(tmp_path / "state" / "incidents.jsonl").read()
+    events = lines_of(tmp_path / "state" / "incidents.jsonl")
     told = next(e for e in events if e["event"] == "start_audited")
     assert (told["attempt"], told["verdict"], told["fault"]) == (2, "not continued", "wrong checkpoint")
     page = next(e for e in events if e["event"] == "alert_firing" and e["topic"] == "bad_start")
@@ -65,7 +65,7 @@ def test_saves_after_a_start_that_loaded_another_state_are_not_certified(tmp_pat
     assert asked(config, "status", "--json")["start"]["fault"] == "wrong checkpoint"
     assert "global_step120" in asked(config, "checkpoints")
     asked(config, "watch", "--once", "--observe")
-    again = IncidentLog(tmp_path / "state" / "incidents.jsonl").read()
+    again = lines_of(tmp_path / "state" / "incidents.jsonl")
     assert len(again) == len(events)  # it is audited once, and paged once
 
 
@@ -91,7 +91,7 @@ def test_a_start_that_goes_on_is_recorded_and_pages_nobody(tmp_path: Path, watch
     config = configured(tmp_path, LOADED)
     if watched:
         asked(config, "watch", "--once", "--observe")
-        (event,) = IncidentLog(tmp_path / "state" / "incidents.jsonl").read()
+        (event,) = lines_of(tmp_path / "state" / "incidents.jsonl")
         assert (event["event"], event["verdict"]) == ("start_audited", "continued")
     assert asked(config, "status", "--json")["start"]["verdict"] == "continued"
     assert [one["certified"] for one in asked(config, "checkpoints", "--json")] == [True, True]

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from sentinel.demo.story import _line
+from tests.support.log_lines import logged
 
 OF: dict[str, Any] = {
     "incident": "incident-1",
     "rollback": "incident-1-r2",
     "attempt": 3,
-    "checks": [{"answer": "confirmed"}] * 2,
+    "checks": [{"what": "seed", "answer": "confirmed"}] * 2,
 }
 
 
@@ -29,7 +30,7 @@ OF: dict[str, Any] = {
     ],
 )
 def test_a_line_names_its_incident_or_rollback_once(event: dict[str, Any], line: str | None) -> None:
-    said = _line(event)
+    (said,) = map(_line, logged(event))
     assert (said is None) == (line is None)
     if said is not None and line is not None:
         assert said.startswith(line)

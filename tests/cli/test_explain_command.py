@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for w in world.follow():
         facts = w.look(w.memory)
         turns.keep(facts, w.story.policy, next_turn(facts, w.story.policy))
-    (folder / "state" / "incidents.jsonl").write_text("".join(dump_json(e) + "\n" for e in world.events))
+    (folder / "state" / "incidents.jsonl").write_text("".join(dump_json(e.to_json()) + "\n" for e in world.events))
     return configuration(folder)
 
 
@@ -128,9 +128,10 @@ DEEP = json.loads("[" * 400 + "]" * 400)
         (lambda d: facts_of(d).pop("verdict"), "needs the key 'verdict'"),
         (lambda d: turn_of(d)["policy"].update(mode="reckless"), "policy.mode should be one of"),
         (lambda d: turn_of(d).update(events_before=10**6), "had 1000000 events"),
-        (lambda d: d.update(events=[{"event": "decided", "incident": "incident-1"}] * 30), "can't be explained"),
+        (lambda d: d.update(events=[{"event": "decided", "time_unix_s": 1.0}] * 30), "can't be explained"),
+        (lambda d: d.update(events=[{"event": "decided"}] * 30), "is damaged"),
     ],
-    ids=["deep", "another type", "a key less", "a policy of no version", "events gone", "events torn"],
+    ids=["deep", "another type", "a key less", "a policy of no version", "events gone", "events torn", "no events"],
 )
 def test_a_bundle_that_was_changed_is_explained_or_told(
     change: Callable[[dict[str, Any]], object], sentence: str, bundle: Path

@@ -18,11 +18,13 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.incident import Incident, Proof, Rollback
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.observation import RunState
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Exemplar, Shown
 from sentinel.vocabulary.sample import Sample
 from tests.support.curves import ALIVE, curve, healthy, sample, spike, tr8
 from tests.support.decisions import DECISION
+from tests.support.log_lines import logged
 from tests.support.recovery_plans import incident
 from tests.support.recovery_plans import run as run_state
 
@@ -136,11 +138,11 @@ def test_the_newest_incident_is_told_by_its_opening_also_when_it_is_long_closed(
 
 def test_actions_are_counted_over_the_runs_life_each_from_zero() -> None:
     def event(what: str, kind: str) -> dict[str, Any]:
-        return {"event": what, "incident": None, "time_unix_s": 1990.0, "action": {"kind": kind}}
+        return {"event": what, "time_unix_s": 1990.0, "action": {"kind": kind}}
 
     before = seen(curve(healthy, 50))
     assert before["actions_total[stop_job][failed]"] == before["last_action_failed"] == 0
-    events = [event("intent", "stop_job"), event("failed", "stop_job"), event("done", "verify_checkpoint")]
+    events = logged(event("intent", "stop_job"), event("failed", "stop_job"), event("done", "verify_checkpoint"))
     after = seen(curve(healthy, 50), events=events[:2])
     assert (after["actions_total[stop_job][failed]"], after["last_action_failed"]) == (1, 1)
     over = seen(curve(healthy, 50), events=events)
@@ -148,12 +150,12 @@ def test_actions_are_counted_over_the_runs_life_each_from_zero() -> None:
 
 
 def test_actions_are_counted_again_only_once_the_incident_log_has_grown() -> None:
-    events: list[dict[str, Any]] = []
+    events = list[IncidentEvent]()
     counts = ActionCounts("tr8")
     none = counts.of(events)
     assert counts.of(events) is none
     assert sum(shown.value for shown in none) == 0
-    events.append({"event": "done", "incident": None, "time_unix_s": 1.0, "action": {"kind": "stop_job"}})
+    events += logged({"event": "done", "action": {"kind": "stop_job"}})
     assert sum(shown.value for shown in counts.of(events)) == 1
 
 
@@ -167,7 +169,7 @@ def test_a_count_of_actions_says_which_incident_the_last_one_was_for() -> None:
         event("done", 12.0, incident="incident-2", rollback=None),
         event("intent", 13.0, incident="incident-3", rollback=None),
     ]
-    shown = of_actions("tr8", events)
+    shown = of_actions("tr8", logged(*events))
     told = {s.labels[1:]: s.exemplar for s in shown if s.name == "sentinel_actions_total" and s.exemplar}
     assert told == {("stop_job", "done"): Exemplar({"incident": "incident-2"}, 12.0)}
 

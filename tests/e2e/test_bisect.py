@@ -237,7 +237,7 @@ def test_a_watch_asks_for_the_cause_and_the_restart_makes_the_change_that_healed
     ):
         try:
             end = time.monotonic() + 500
-            while not {*(kinds := [e["event"] for e in log.read()])} & {"closed", "rung_failed", "stopped"}:
+            while not {*(kinds := [e.kind for e in log.read()])} & {"closed", "rung_failed", "stopped"}:
                 assert time.monotonic() < end, kinds
                 assert watch.poll() is None, watch.stderr.read() if watch.stderr else ""
                 if "done" in kinds and "bisect_ended" not in kinds:  # the job is stopped; its probes run

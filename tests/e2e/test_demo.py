@@ -31,6 +31,7 @@ from sentinel.demo.configuration import WITHOUT_LAYERNORMS, Recipe, trainer_comm
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.log_events import Decided
 from sentinel.plan.review.kept_turn import KeptTurn, told
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import PermanentError
@@ -165,7 +166,7 @@ def test_every_turn_can_be_decided_again_and_explained_on_another_machine(
     assert not [s for s in SECRETS.values() if any(s.encode() in gzip.decompress(text) for text in texts)]
     explained = json.loads(asked("explain", bundle, "--json"))
     (decided,) = [e for e in explained["decided"]["records"] if e["event"] == "decided"]
-    assert decided["rollback"] in [e["rollback"] for e in log if e["event"] == "decided"]
+    assert decided["rollback"] in [e.rollback for e in log if isinstance(e, Decided)]
     observed = [c["comes_to"] for c in explained["would_change"] if 'mode = "observe"' in c["with"]]
     assert [text.startswith("records: shadow") for text in observed] == [True]
     other = tmp_path / "other.toml"

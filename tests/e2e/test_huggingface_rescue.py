@@ -22,6 +22,7 @@ from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.adapters.pagers import free_port
+from tests.support.log_lines import lines_of
 
 pytestmark = pytest.mark.full
 
@@ -110,7 +111,7 @@ def test_a_model_that_diverges_by_itself_is_rolled_back_restarted_with_a_lower_l
 
 
 def assert_rescued(run: Path, incident: Incident) -> None:
-    events: list[dict[str, Any]] = [dict(e) for e in IncidentLog(run / "state" / "incidents.jsonl").read()]
+    events: list[dict[str, Any]] = [dict(e) for e in lines_of(run / "state" / "incidents.jsonl")]
     assert [e["event"] for e in events if e["event"] in ("proved", "not_verified", "not_proved")] == ["proved"]
     assert incident.status == "closed"
     records = list(Journals(run / "state").poll())

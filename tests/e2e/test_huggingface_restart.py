@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Rollback
+from sentinel.plan.incident.log_lines import event_of
 from tests.adapters.pagers import free_port
+from tests.support.log_lines import lines_of
 
 pytestmark = pytest.mark.full
 
@@ -68,13 +69,13 @@ class Llama:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return [dict(event) for event in IncidentLog(self.folder / "state" / "incidents.jsonl").read()]
+        return [dict(event) for event in lines_of(self.folder / "state" / "incidents.jsonl")]
 
     def restarted(self) -> Rollback:
         """Rolled back by a person and watched until it is settled; the rollback that comes of it."""
         self.sentinel(*TO, "--yes", expect=0)
         self.sentinel("watch", expect=4)
-        incident, own = fold(self.events)
+        incident, own = fold(map(event_of, self.events))
         assert (incident.status, own.status, own.ignored) == ("stopped", "stopped", "incident-1-r1")
         assert "--learning_rate (lr) should be 1e-05" in own.reason
         for told in (incident.note, self.sentinel("incidents", expect=0), self.sentinel("incident", own.id, expect=0)):

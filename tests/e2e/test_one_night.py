@@ -22,18 +22,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import STEPS, write_configuration
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_lines import event_of
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import NO_PROXY, Receiver, receiver
 from tests.adapters.servers import RULES, Prometheus, alertmanager, prometheus, quicker_rules, running
 from tests.dashboards.boards import Asked, queries
 from tests.e2e.chromium import CHROMIUM, opened, served, until
+from tests.support.log_lines import lines_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -101,11 +102,11 @@ class Night:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        return IncidentLog(self.folder / "state" / "incidents.jsonl").read()
+        return lines_of(self.folder / "state" / "incidents.jsonl")
 
     @property
     def incident(self) -> Incident:
-        (only,) = fold(self.log)
+        (only,) = fold(map(event_of, self.log))
         return only
 
     @property

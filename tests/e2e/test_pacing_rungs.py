@@ -23,6 +23,7 @@ from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.e2e.kill_points import copy_run
 from tests.hooks.scheduled import Runs, index_of
 from tests.hooks.trainer import SMALL, command
+from tests.support.log_lines import lines_of
 from tests.support.watch_command import SENTINEL
 
 pytestmark = pytest.mark.full
@@ -218,7 +219,7 @@ def test_watch_proves_a_trainer(trained: Path, tmp_path: Path, index: str, deaf:
     configuration = configure(run, line, index)
     sentinel(configuration, "rollback", "--to", f"global_step{AT}", "--rung", "random-LTD", "--yes")
     watched = sentinel(configuration, "watch", expect=4 if deaf else 0)
-    events = {e["event"]: e for e in IncidentLog(run / "state" / "incidents.jsonl").read()}
+    events = {e["event"]: e for e in lines_of(run / "state" / "incidents.jsonl")}
     assert ("proved" in events, "not_proved" in events) == (not deaf, deaf)
     if deaf:
         assert "did not take effect: random_ltd_schedule should be" in watched.stderr

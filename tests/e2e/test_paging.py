@@ -16,9 +16,9 @@ from typing import Any, Self
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.vocabulary.sample import RunFinished, Sample, encode
 from tests.adapters.pagers import Receiver, environment, free_port, hangs, mail_server, receiver, says, until
+from tests.support.log_lines import lines_of
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
 SECRET = "a-token-that-nobody-may-see"  # noqa: S105 - the one that is looked for
@@ -115,7 +115,7 @@ class Watching:
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    return IncidentLog(folder / "state" / "incidents.jsonl").read()
+    return lines_of(folder / "state" / "incidents.jsonl")
 
 
 def last_turn_unix_s(folder: Path) -> float:

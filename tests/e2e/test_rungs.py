@@ -15,6 +15,7 @@ from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import write_configuration
 from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.log_outcomes import Proved
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.support.watch_command import SENTINEL
 
@@ -51,7 +52,7 @@ def test_a_wait_is_followed_by_a_restart_whose_every_change_is_confirmed(diverge
     with subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as watch:
         try:
             end = time.monotonic() + 200
-            while not (kinds := {e["event"] for e in log.read()}) & {"proved", "not_proved", "stopped"}:
+            while not (kinds := {e.kind for e in log.read()}) & {"proved", "not_proved", "stopped"}:
                 assert time.monotonic() < end, kinds
                 assert watch.poll() is None, watch.stderr.read() if watch.stderr else ""
                 time.sleep(0.2)
@@ -63,8 +64,8 @@ def test_a_wait_is_followed_by_a_restart_whose_every_change_is_confirmed(diverge
     assert wait.failed is not None
     assert wait.failed.startswith("the job is gone before step ")  # nobody had watched this run while it lived
     assert (rollback.rung, rollback.proved, rollback.unconfirmed) == ("skip + fresh moments", True, ())
-    checks = next(e["checks"] for e in log.read() if e["event"] == "proved")
-    assert {c["what"] for c in checks} >= {
+    checks = next(e.checks for e in log.read() if isinstance(e, Proved))
+    assert {c.what for c in checks} >= {
         "skipped_samples",
         "moments_reset_steps",
         "adam_beta2",

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from tests.e2e.live_trainer import attempts, build, configure, events, files, local, sentinel, training
 from tests.hooks.trainer import environment, train
+from tests.support.log_lines import lines_of
 
 STEPS = ("--save-interval", "10", "--lr-decay", "60", "--zero", "1")
 
@@ -22,7 +22,7 @@ def watched(folder: Path) -> dict[str, Any]:
     (folder / "gpt.toml").write_text('[run]\nname = "gpt"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n')
     words = [sys.executable, "-m", "sentinel", "watch", "--once", "--observe", "--run", "gpt.toml"]
     subprocess.run(words, cwd=folder, env=environment(), capture_output=True, timeout=100, check=False)
-    events = IncidentLog(folder / "state" / "incidents.jsonl").read()
+    events = lines_of(folder / "state" / "incidents.jsonl")
     return dict(next(e for e in reversed(events) if e["event"] == "start_audited"))
 
 

@@ -30,6 +30,7 @@ from sentinel.vocabulary.errors import ConfigError, LockHeld
 from sentinel.vocabulary.sample import RunStarted, Sample, encode
 from tests.hooks.trainer import command as small_trainer
 from tests.hooks.trainer import losses, train
+from tests.support.log_lines import lines_of
 from tests.support.watch_command import SENTINEL
 
 
@@ -135,7 +136,7 @@ def test_a_job_that_never_reports_its_start_is_not_started_for_ever(run: Path) -
     edit(run, "poll_interval_s = 0.4", "poll_interval_s = 0.01")
     watched = sentinel(run, "watch", expect=4)
     assert "the job was started 3 times for incident-1-r1 and never reported a start" in watched.stderr
-    intents = [e for e in IncidentLog(run / "state" / "incidents.jsonl").read() if e["event"] == "intent"]
+    intents = [e for e in lines_of(run / "state" / "incidents.jsonl") if e["event"] == "intent"]
     assert [e["action"]["kind"] for e in intents].count("start_job") == 3
 
 
@@ -151,7 +152,7 @@ def test_a_target_that_is_torn_is_passed_over_for_an_earlier_one(run: Path) -> N
 
 
 def _shadow(run: Path) -> dict[str, Any]:
-    (shadow,) = [e for e in IncidentLog(run / "state" / "incidents.jsonl").read() if e["event"] == "shadow"]
+    (shadow,) = [e for e in lines_of(run / "state" / "incidents.jsonl") if e["event"] == "shadow"]
     return dict(shadow)
 
 
@@ -387,7 +388,7 @@ def _in_mode_approve(run: Path, **policy: object) -> None:
 
 
 def _kinds(run: Path) -> list[str]:
-    return [e["event"] for e in IncidentLog(run / "state" / "incidents.jsonl").read()]
+    return [e["event"] for e in lines_of(run / "state" / "incidents.jsonl")]
 
 
 def _watched_until(run: Path, kind: str) -> None:
@@ -414,7 +415,7 @@ def test_in_mode_approve_a_person_is_asked_and_nothing_is_done_without_them(run:
     sentinel(run, "watch", expect=4)  # carries it out; its job can't be started here
     kinds = _kinds(run)
     assert kinds.index("proposed") < kinds.index("approved") < kinds.index("decided")
-    verified = [e for e in IncidentLog(run / "state" / "incidents.jsonl").read() if e["event"] == "approved"]
+    verified = [e for e in lines_of(run / "state" / "incidents.jsonl") if e["event"] == "approved"]
     assert verified[0]["by"]
     assert "waits for no approval" in sentinel(run, "approve", "incident-1", "--yes", expect=1).stdout
 
@@ -435,7 +436,7 @@ def test_a_yes_is_no_yes_to_another_plan(run: Path) -> None:
         finally:
             process.terminate()
     assert inventory(run) == before
-    events = [e for e in IncidentLog(run / "state" / "incidents.jsonl").read() if e["event"] == "proposed"]
+    events = [e for e in lines_of(run / "state" / "incidents.jsonl") if e["event"] == "proposed"]
     before_it = f"global_step{int(target.removeprefix('global_step')) - 10}"
     assert [e["target"]["tag"] for e in events] == [target, before_it]
     assert "approved" not in _kinds(run)

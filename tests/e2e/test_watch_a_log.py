@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from tests.adapters.checkpoint_files import deepspeed
 from tests.adapters.servers import running
+from tests.support.log_lines import lines_of
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
 ROTATED_AT = 120
@@ -101,7 +101,7 @@ def until(true: Callable[[], Any], *, within_s: float = 120) -> None:
 
 
 def events(run: Path) -> list[dict[str, Any]]:
-    return [dict(event) for event in IncidentLog(run / "state" / "incidents.jsonl").read()]
+    return [dict(event) for event in lines_of(run / "state" / "incidents.jsonl")]
 
 
 def test_a_divergence_is_seen_in_a_log_while_it_is_written_and_nothing_is_done(run: Path) -> None:

@@ -17,6 +17,7 @@ from sentinel.vocabulary.numbers import dump_json
 from tests.adapters.checkpoint_files import deepspeed
 from tests.adapters.pagers import until
 from tests.adapters.servers import running
+from tests.support.log_lines import lines_of
 
 
 def journal(folder: Path, losses: list[float], last_unix_s: float, host: str = "another-node") -> None:
@@ -76,7 +77,7 @@ def test_that_nobody_sees_the_job_is_no_trouble_to_page_for(tmp_path: Path) -> N
     path = configured(tmp_path, "elsewhere")
     for _ in range(2):
         look(path)
-    told = [event["event"] for event in IncidentLog(tmp_path / "state" / "incidents.jsonl").read()]
+    told = [event["event"] for event in lines_of(tmp_path / "state" / "incidents.jsonl")]
     assert told == []
 
 
@@ -89,7 +90,7 @@ def test_a_run_that_falls_silent_is_not_called_healthy(tmp_path: Path) -> None:
     assert log.read() == []  # a look that stands alone does not know since when
     with running(sys.executable, "-m", "sentinel", "watch", "--run", path, folder=tmp_path, name="watch"):
         until(log.read)
-    assert log.read()[0]["severity"] == "warning"
+    assert log.read()[0].to_json()["severity"] == "warning"
 
 
 def test_nothing_is_wrong_before_the_first_attempt(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.facts import Facts, Memory, journals_of, readings_of
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
 from tests.support.recovery_plans import incident, run
 
@@ -57,7 +57,7 @@ def look(**seen: Any) -> Facts:
         "readings": readings_of(series or Series(Thresholds())),
         "run": run(**{"incidents": (), **of_run}),
         "verdict": HEALTHY,
-        "events": tuple[Event, ...](),
+        "events": tuple[IncidentEvent, ...](),
         "memory": Memory(),
     }
     return Facts(**(values | {key: value for key, value in seen.items() if key in _OF_FACTS}))

@@ -20,8 +20,11 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Memory, Outcome, started_for
 from sentinel.plan.incident.baseline import OnsetReadings
-from sentinel.plan.incident.events import closed, fold
+from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Approval, Incident
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_lines import event_of
+from sentinel.plan.incident.log_outcomes import Closed, Intent, Proved, UndoIntent
 from sentinel.plan.observation import AttemptSeen, BisectSeen, Fate, Life, RunState, WriterSeen
 from sentinel.plan.restart.actions import (
     Action,
@@ -85,7 +88,7 @@ class World:
     story: Story
     cut: int | None = None
     now_unix_s: float = 2000.0
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[IncidentEvent] = field(default_factory=list)
     effects: int = 0
     started: Counter[str | None] = field(default_factory=Counter)
     turns: int = 0
@@ -124,7 +127,7 @@ class World:
 
     def _append(self, event: Mapping[str, Any]) -> None:
         self._effect()
-        self.events.append(load_object(dump_json(dict(event))))
+        self.events.append(event_of(load_object(dump_json(event.to_json()))))
 
     def _perform(self, action: Action) -> None:
         self._effect()
@@ -238,7 +241,7 @@ class World:
             a.started.rollback for a in self.history.attempts.values() if a.started and a.started.rollback
         )
         prepares = replace(self.state.jobs, prepares=self.story.prepares)
-        starts = [e for e in self.events if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
+        starts = [e for e in self.events if isinstance(e, Intent) and e.action.kind == "start_job"]
         latest = self.history.latest
         state = replace(
             self.state,
@@ -248,7 +251,7 @@ class World:
             incidents=incidents,
             approvals=approvals,
             started_rollbacks=started,
-            starts_unix_s=tuple(e["time_unix_s"] for e in starts),
+            starts_unix_s=tuple(e.time_unix_s for e in starts),
             last_step=latest.samples[-1].global_step if latest and latest.samples else None,
         )
         state = replace(state, bisect=self._bisect(state.open_incident))
@@ -298,17 +301,16 @@ class World:
     def turn(self, memory: Memory) -> tuple[Outcome | None, Memory]:
         """One turn, as `act.watch` does it."""
         self.pass_time()
-        if self.story.undoing and not self.undo_begun and any(e["event"] == "proved" for e in self.events):
+        if self.story.undoing and not self.undo_begun and any(isinstance(e, Proved) for e in self.events):
             self.undo_begun = True
-            undo = {"event": "intent", "incident": "incident-1", "rollback": None, "action": {"kind": "undo"}}
+            now = {"jobs": tuple(w.id for w in self.state.jobs.writers), "time_unix_s": self.now_unix_s}
             newest = max(self.history.attempts, default=0)
-            now = {"newest_attempt": newest, "jobs": [w.id for w in self.state.jobs.writers]}
-            self.events.append({**undo, **now, "time_unix_s": self.now_unix_s})
+            self.events.append(UndoIntent(incident="incident-1", newest_attempt=newest, **now))
         found, ledger = self.look(memory), Ledger(self._append, lambda: self.now_unix_s, lambda _: None)
         turn = next_turn(found, self.story.policy)
         for incident in turn.undo:
             self._gone()
-            ledger.record(closed(incident.id, "undone", "a person took it back"))
+            ledger.record(Closed(incident=incident.id, outcome="undone", reason="a person took it back"))
         ledger.record_all(turn.records)
         execute(turn, found.newest_attempt, self._perform, ledger)
         ledger.record_all(turn.alert_records)

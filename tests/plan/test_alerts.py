@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def _facts(met: AlertState) -> dict[str, Any]:
     ],
 )
 def test_a_turn_that_tries_nothing_is_no_success(kinds: list[str], answer: bool) -> None:
-    events = [event(kind) for kind in kinds]
+    events = [event(kind, action={"kind": "start_job"}) for kind in kinds]
     assert unsettled(events, 200.0, within_s=900) is answer
     assert unsettled(events, 1200.0, within_s=900) is False
 
@@ -76,16 +77,16 @@ def test_a_failing_watch_is_recorded_once_an_hour_and_when_it_is_over() -> None:
             turn = next_turn(look(events=tuple(log), now_unix_s=60.0 * minute, failure=Failure(reason="…")), policy)
             memory = turn.memory
         records, memory = failed_look(f"no answer at {minute}", memory, policy, 60.0 * minute, last=None)
-        log += [{**record, "time_unix_s": 60.0 * minute} for record in records]
+        log += [replace(record, time_unix_s=60.0 * minute) for record in records]
     turn = next_turn(look(events=tuple(log), now_unix_s=60.0 * 145, memory=memory), policy)
-    log += [{**record, "time_unix_s": 60.0 * 145} for record in turn.alert_records]
-    assert [(e["event"], e["time_unix_s"] / 60) for e in log] == [
+    log += [replace(record, time_unix_s=60.0 * 145) for record in turn.alert_records]
+    assert [(e.kind, e.time_unix_s / 60) for e in log] == [
         ("alert_firing", 15),
         ("alert_firing", 75),
         ("alert_firing", 135),
         ("alert_resolved", 145),
     ]
-    assert (log[0]["reason"], log[0]["severity"]) == ("no answer at 15", "warning")
+    assert (log[0].reason, log[0].severity) == ("no answer at 15", "warning")
     assert alert_states(log) == {}
 
 
@@ -154,9 +155,9 @@ def test_after_an_action_that_failed_a_turn_that_tries_nothing_ends_no_struggle(
 
 def test_the_log_of_an_older_version_is_read_by_the_present_names(tmp_path: Path) -> None:
     lines = [
-        {**firing(topic="struggling"), "event": "troubled"},
-        {**resolved(topic="struggling"), "event": "relieved"},
-        {**firing("down"), "event": "troubled"},
+        {**firing().to_json(), "topic": "struggling", "event": "troubled"},
+        {**resolved().to_json(), "topic": "struggling", "event": "relieved"},
+        {**firing("down").to_json(), "event": "troubled"},
     ]
     log = tmp_path / "incidents.jsonl"
     log.write_text("".join(dump_json(line) + "\n" for line in lines))

@@ -18,6 +18,7 @@ from sentinel.plan.facts import Facts, Readings, readings_of
 from sentinel.plan.restart.actions import AskForSave, to_json
 from sentinel.plan.turn import next_turn
 from tests.plan.looks import look
+from tests.support.log_lines import logged
 from tests.support.recovery_plans import checkpoint
 
 WARNING = LogitWarning(since_step=1000, step=1031)
@@ -58,8 +59,8 @@ def test_a_warning_pins_the_newest_whole_checkpoint_from_before_it(
         (SAVES, {"warning": None}, False),
         (SAVES, {"paused": True}, False),
         (SAVES, {"checkpoints": (*THERE, checkpoint(990), checkpoint(1010))}, False),  # new enough
-        (SAVES, {"events": (ASKED,)}, False),  # not long ago
-        (SAVES, {"events": (ASKED | {"action": to_json(AskForSave(20, ""))},)}, True),
+        (SAVES, {"events": logged(ASKED)}, False),  # not long ago
+        (SAVES, {"events": logged(ASKED | {"action": to_json(AskForSave(20, ""))})}, True),
     ],
 )
 def test_a_save_is_asked_for_once_and_where_the_policy_says_so(
@@ -91,8 +92,7 @@ FIRING, RESOLVED = {"event": "alert_firing", **TOLD}, {"event": "alert_resolved"
     ],
 )
 def test_a_warning_that_a_rollback_brings_back_is_not_told_again(events: tuple[Any, ...], told: bool) -> None:
-    events = tuple(event | {"time_unix_s": 1.0} for event in events)
-    seen = warned(events=events)
+    seen = warned(events=logged(*events))
     (alert,) = [a for a in alerts_of(seen, Policy(), None) if a.topic == "attention_logits"]
     assert (alert.reason is not None) == told
     assert next_turn(seen, Policy(mode="act")).pins == ("global_step995", "global_step900")  # its pin stays
@@ -100,9 +100,9 @@ def test_a_warning_that_a_rollback_brings_back_is_not_told_again(events: tuple[A
 
 def test_a_page_of_an_early_warning_that_an_older_version_sent_is_ended_and_none_is_sent_again() -> None:
     firing = FIRING | {"topic": "early_warning", "reason": "signals rise", "time_unix_s": 1.0}
-    turn = next_turn(look(events=(firing,)), Policy())
-    assert [(e["event"], e["topic"]) for e in turn.alert_records] == [("alert_resolved", "early_warning")]
-    ended = (firing, firing | {"event": "alert_resolved"})
+    turn = next_turn(look(events=logged(firing)), Policy())
+    assert [(e.kind, e.to_json()["topic"]) for e in turn.alert_records] == [("alert_resolved", "early_warning")]
+    ended = logged(firing, firing | {"event": "alert_resolved"})
     assert next_turn(look(events=ended), Policy()).alert_records == ()
 
 

@@ -41,7 +41,7 @@ def test_a_bad_start_is_stopped_only_where_that_is_wanted_and_nothing_is_unknown
 ) -> None:
     turn = next_turn(look(start=found, **{"verdict": HEALTHY, **seen}), policy)
     assert [type(action) for action in turn.actions] == [StopJob] * stops
-    assert [r["event"] for r in turn.records][:1] == ["start_audited"] * found.settled
+    assert [r.kind for r in turn.records][:1] == ["start_audited"] * found.settled
 
 
 @pytest.mark.parametrize(("fault", "severity"), [("scheduler lost", "warning"), ("wrong checkpoint", "critical")])

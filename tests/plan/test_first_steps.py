@@ -15,7 +15,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Outcome
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.overrides import Free, TrainingSettings
@@ -49,7 +49,7 @@ def history(steps: int, *, lr: float = 9e-4, ended: bool = False, at: float = 19
     return told
 
 
-def settled(seen: History, *, jobs: JobsSeen = OURS, now: float = 2000.0) -> tuple[Outcome | None, list[Event]]:
+def settled(seen: History, *, jobs: JobsSeen = OURS, now: float = 2000.0) -> tuple[Outcome | None, list[IncidentEvent]]:
     """What one turn writes down."""
     applied = incident(status="applied", rollbacks=[LOWER])
     state = run(now_unix_s=now, incidents=(applied,), jobs=jobs, started_rollbacks=frozenset({LOWER.id}))
@@ -65,9 +65,9 @@ def test_before_the_third_step_nothing_is_settled() -> None:
     for steps in (0, 1, 2):
         assert settled(history(steps)) == (None, [])
     done, events = settled(history(3))
-    assert (done, [e["event"] for e in events]) == (Outcome.PERSON_NEEDED, ["not_proved", "opened", "stopped"])
-    assert "--lr (lr) should be 1e-05, and attempt 2 reports 0.0009 (the lr of step" in events[-1]["reason"]
-    assert events[1]["ignored"] == LOWER.id
+    assert (done, [e.kind for e in events]) == (Outcome.PERSON_NEEDED, ["not_proved", "opened", "stopped"])
+    assert "--lr (lr) should be 1e-05, and attempt 2 reports 0.0009 (the lr of step" in events[-1].reason
+    assert events[1].ignored == LOWER.id
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_before_the_third_step_nothing_is_settled() -> None:
 )
 def test_where_no_step_is_to_be_expected_the_proof_is_settled_without(seen: History, more: dict[str, Any]) -> None:
     done, events = settled(seen, **more)
-    assert (done, [e["event"] for e in events]) == (None, ["not_verified"])
+    assert (done, [e.kind for e in events]) == (None, ["not_verified"])
 
 
 def test_an_lr_that_fell_with_its_peak_is_confirmed_by_the_same_steps_before() -> None:
     done, (event,) = settled(history(3, lr=9e-6))
-    assert (done, event["event"]) == (None, "proved")
+    assert (done, event.kind) == (None, "proved")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,9 @@ from sentinel.plan.incident import events
 from sentinel.plan.incident.baseline import Baseline, onset_readings
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident, Proof
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_lines import event_of
+from sentinel.plan.incident.log_outcomes import Applied, Closed, IncidentStopped
 from sentinel.plan.restart.actions import QuarantineCheckpoints, StartJob, to_json
 from sentinel.plan.starts.evidence import Evidence
 from sentinel.plan.starts.proof import Check, ignored, outcome, proof_event, prove
@@ -27,6 +29,7 @@ from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.support.decisions import DECISION, LR, SEQLEN
+from tests.support.log_lines import logged
 
 STARTED = RunStarted(
     attempt=2,
@@ -49,12 +52,16 @@ class Book:
     """A ledger that writes to a list, through JSON, as the file would."""
 
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: list[IncidentEvent] = []
         self.said: list[str] = []
         self.ledger = Ledger(self._append, clock=lambda: 7.0, say=self.said.append)
 
-    def _append(self, event: Mapping[str, Any]) -> None:
-        self.events.append(load_object(dump_json(dict(event))))
+    def _append(self, event: IncidentEvent) -> None:
+        self.events.append(event_of(load_object(dump_json(event.to_json()))))
+
+    def write(self, **line: Any) -> None:
+        """An event as a line has it."""
+        self.ledger.record(*logged({"incident": "incident-1", **line}))
 
     @property
     def incident(self) -> Incident:
@@ -101,20 +108,18 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
     opened = book.incident
     assert (opened.status, opened.onset_range, opened.onset_tokens, opened.best_mean) == ("open", (47, 49), 490, 3.0)
     assert (opened.led_by, opened.baseline, opened.current) == ((), Baseline(seed=3, lr=LR), None)
-    book.ledger.record(events.decided("decided", "incident-1", DECISION))
+    book.ledger.record(events.decided("incident-1", DECISION))
     assert book.incident.status == "decided"
     assert book.incident.current == DECISION
     for action in (
         QuarantineCheckpoints(("global_step20",), "incident-1", DECISION.id),
         StartJob("incident-1", DECISION.id),
     ):
-        book.ledger.record(
-            {"event": "intent", "incident": "incident-1", "rollback": DECISION.id, "action": to_json(action)}
-        )
+        book.write(event="intent", rollback=DECISION.id, action=to_json(action))
     current = book.incident.current
     assert current is not None
     assert (current.moved_tags, current.starts, current.last_start_unix_s) == (("global_step20",), 1, 7.0)
-    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
+    book.ledger.record(Applied(incident="incident-1", rollback=DECISION.id))
     assert book.incident.status == "applied"
     checks = prove(DECISION, Evidence(started=STARTED))
     assert outcome(checks) is Proof.CONFIRMED
@@ -124,15 +129,15 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
         events.rung_failed(DECISION, 2, "diverged again", Verdict(kind=VerdictKind.DIVERGED, reason="…"))
     )
     assert (book.incident.status, book.incident.current) == ("open", None)
-    book.ledger.record(events.stopped("incident-1", "the budget is spent"))
+    book.ledger.record(IncidentStopped(incident="incident-1", reason="the budget is spent"))
     assert (book.incident.status, book.incident.note) == ("stopped", "the budget is spent")
-    book.ledger.record(events.closed("incident-1", "undone", "a person took it back"))
+    book.ledger.record(Closed(incident="incident-1", outcome="undone", reason="a person took it back"))
     assert (book.incident.status, book.incident.outcome) == ("closed", "undone")
 
 
 def test_a_restart_after_a_crash_belongs_to_no_incident() -> None:
     event = {"event": "intent", "incident": None, "rollback": None, "time_unix_s": 1.0, "action": {"kind": "start_job"}}
-    assert fold([event]) == ()
+    assert fold(logged(event)) == ()
 
 
 @pytest.mark.parametrize(
@@ -140,13 +145,12 @@ def test_a_restart_after_a_crash_belongs_to_no_incident() -> None:
     [
         {"event": "decided", "incident": "incident-9", "time_unix_s": 1.0},
         {"event": "opened", "incident": "incident-1", "time_unix_s": 1.0},
-        {"incident": "incident-1"},
-        {"event": "opened", "incident": "incident-1", "time_unix_s": "yesterday"},
+        {"event": "applied", "incident": "incident-1", "time_unix_s": 1.0, "rollback": 7},
     ],
 )
 def test_an_event_that_makes_no_sense_is_not_guessed_at(event: dict[str, Any]) -> None:
     with pytest.raises(IncidentLogError, match="event 1"):
-        fold([event])
+        fold([event_of(event)])
 
 
 def test_a_report_that_is_what_was_decided_proves_it() -> None:
@@ -190,9 +194,8 @@ def test_a_check_compares_numbers_and_never_takes_silence_for_yes() -> None:
     assert Check(what="seed", expected=4, reported=None).answer is Proof.NOT_VERIFIED
 
 
-UNDO = {"incident": "incident-1", "action": {"kind": "undo"}}
-MOVE = {
-    "incident": "incident-1",
+UNDO: dict[str, Any] = {"action": {"kind": "undo"}}
+MOVE: dict[str, Any] = {
     "rollback": DECISION.id,
     "action": to_json(QuarantineCheckpoints(("global_step20",), "incident-1", DECISION.id)),
 }
@@ -202,30 +205,30 @@ def test_a_rollback_is_half_done_from_its_decision_until_it_is_applied() -> None
     book = Book()
     book.open()
     assert book.incident.half_done is None
-    book.ledger.record(events.decided("decided", "incident-1", DECISION))
+    book.ledger.record(events.decided("incident-1", DECISION))
     assert book.incident.half_done is not None
     assert not book.incident.rollbacks[0].begun
-    book.ledger.record({"event": "intent", **MOVE})
+    book.write(event="intent", **MOVE)
     assert book.incident.rollbacks[0].begun
-    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
+    book.ledger.record(Applied(incident="incident-1", rollback=DECISION.id))
     assert book.incident.half_done is None
 
 
 def test_what_was_taken_back_is_half_done_no_more_until_it_is_begun_again() -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("decided", "incident-1", DECISION))
-    book.ledger.record({"event": "intent", **MOVE})
-    book.ledger.record({"event": "intent", "rollback": DECISION.id, **UNDO})
+    book.ledger.record(events.decided("incident-1", DECISION))
+    book.write(event="intent", **MOVE)
+    book.write(event="intent", rollback=DECISION.id, **UNDO)
     assert book.incident.half_done is not None
-    book.ledger.record({"event": "done", "rollback": DECISION.id, **UNDO})
+    book.write(event="done", rollback=DECISION.id, **UNDO)
     assert book.incident.half_done is None
     assert book.incident.undoing == DECISION.id  # until it is closed: then what took its place is under way
-    book.ledger.record(events.closed("incident-1", "superseded", "…"))
+    book.ledger.record(Closed(incident="incident-1", outcome="superseded", reason="…"))
     assert book.incident.undoing is None
     with pytest.raises(ConfigError, match="no rollback to undo"):
         undo_incident((book.incident,), None)
-    book.ledger.record({"event": "intent", **MOVE})
+    book.write(event="intent", **MOVE)
     assert book.incident.half_done is not None
     assert undo_incident((book.incident,), None).id == "incident-1"
 
@@ -233,14 +236,16 @@ def test_what_was_taken_back_is_half_done_no_more_until_it_is_begun_again() -> N
 def test_an_undo_that_was_cut_short_is_known_until_it_is_closed() -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("decided", "incident-1", DECISION))
-    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
-    book.ledger.record(events.closed("incident-1", "superseded", "rolled back; a person starts the job again"))
-    book.ledger.record({"event": "intent", "rollback": None, **UNDO})
+    book.ledger.record(events.decided("incident-1", DECISION))
+    book.ledger.record(Applied(incident="incident-1", rollback=DECISION.id))
+    book.ledger.record(
+        Closed(incident="incident-1", outcome="superseded", reason="rolled back; a person starts the job again")
+    )
+    book.write(event="intent", rollback=None, **UNDO)
     assert book.incident.undoing == "incident-1"
-    book.ledger.record({"event": "done", "rollback": None, **UNDO})
+    book.write(event="done", rollback=None, **UNDO)
     assert undo_incident((book.incident,), None).undoing  # not said to be closed: it is gone through once more
-    book.ledger.record(events.closed("incident-1", "undone", "a person took it back"))
+    book.ledger.record(Closed(incident="incident-1", outcome="undone", reason="a person took it back"))
     assert not book.incident.undoing
 
 
@@ -264,12 +269,12 @@ def test_only_a_rung_whose_every_change_is_confirmed_is_one_that_did_not_help(
 ) -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("decided", "incident-1", DECISION))
-    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
+    book.ledger.record(events.decided("incident-1", DECISION))
+    book.ledger.record(Applied(incident="incident-1", rollback=DECISION.id))
     checks = prove(DECISION, Evidence(started=replace(STARTED, **changed)))
     assert outcome(checks) is proof
     book.ledger.record(proof_event(DECISION, 2, checks))
-    assert (book.events[-1]["event"], book.incident.status) == (event, "holding")
+    assert (book.events[-1].kind, book.incident.status) == (event, "holding")
     book.ledger.record(events.rung_failed(book.incident.rollbacks[0], 2, "diverged again", FAILS))
     (rollback,) = book.incident.rollbacks
     assert (rollback.proof, f"{rollback.id} {rollback.result}") == (proof, told)
@@ -280,19 +285,19 @@ def test_only_a_rung_whose_every_change_is_confirmed_is_one_that_did_not_help(
 def test_a_change_that_did_not_take_effect_is_an_incident_of_its_own_and_ends_with_the_one_it_belongs_to() -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("decided", "incident-1", DECISION))
+    book.ledger.record(events.decided("incident-1", DECISION))
     checks = prove(DECISION, Evidence(started=replace(STARTED, seed=3)))
     assert outcome(checks) is Proof.CONTRADICTED
     book.ledger.record(proof_event(DECISION, 2, checks))
     book.ledger.record(ignored(2, DECISION, 2, Baseline(), checks))
-    book.ledger.record(events.stopped("incident-1", "incident-1-r1 did not take effect"))
+    book.ledger.record(IncidentStopped(incident="incident-1", reason="incident-1-r1 did not take effect"))
     diverged, own = fold(book.events)
     assert (own.id, own.status, own.ignored, own.rollbacks) == ("incident-2", "stopped", "incident-1-r1", [])
     assert own.note == "incident-1-r1 (warmup) did not take effect: seed should be 4 and is 3"
     assert diverged.rollbacks[0].result == "did not take effect: seed"
     assert diverged.rollbacks[0].proved is False
     assert undo_incident((diverged, own), None).id == "incident-1"
-    book.ledger.record(events.closed("incident-1", "undone", "a person took it back"))
+    book.ledger.record(Closed(incident="incident-1", outcome="undone", reason="a person took it back"))
     assert [(i.status, i.outcome) for i in fold(book.events)] == [("closed", "undone")] * 2
 
 
@@ -318,14 +323,13 @@ def test_a_log_of_an_older_version_is_read_and_a_silence_that_it_called_proved_i
 ) -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("decided", "incident-1", DECISION))
-    of = {"incident": "incident-1", "rollback": DECISION.id, "attempt": 2}
-    book.ledger.record({"event": event, **of, "checks": checks})
+    book.ledger.record(events.decided("incident-1", DECISION))
+    book.write(event=event, rollback=DECISION.id, checks=checks)
     assert book.incident.rollbacks[0].proof is proof
     if told is None:
         assert book.incident.rollbacks[0].result == "did not take effect: seed"
         return
-    book.ledger.record({"event": "rung_failed", **of, "reason": "diverged again"})
+    book.write(event="rung_failed", rollback=DECISION.id, reason="diverged again")
     assert f"{DECISION.id} {book.incident.rollbacks[0].result}" == told
     assert [line.sentence for line in story(book.events, "incident-1")][-1] == told
 
@@ -334,13 +338,11 @@ def test_a_decision_of_an_older_version_starts_the_job_again_through_overrides()
     book = Book()
     book.open()
     book.ledger.record(
-        events.decided(
-            "decided", "incident-1", replace(DECISION, unconfirmed=("seed",), lost_gpu_hours=3.0, in_script=True)
-        )
+        events.decided("incident-1", replace(DECISION, unconfirmed=("seed",), lost_gpu_hours=3.0, in_script=True))
     )
     later = {"unconfirmed", "lost_gpu_hours", "in_script", "restart"}
-    older = [{key: value for key, value in event.items() if key not in later} for event in book.events]
-    (rollback,) = fold(older)[0].rollbacks
+    older = [{k: v for k, v in event.to_json().items() if k not in later} for event in book.events]
+    (rollback,) = fold(map(event_of, older))[0].rollbacks
     assert rollback == replace(
         rollback, id=DECISION.id, unconfirmed=(), lost_gpu_hours=None, in_script=False, restart=True
     )
@@ -355,4 +357,4 @@ def test_a_decision_of_an_older_version_starts_the_job_again_through_overrides()
 )
 def test_the_checkpoints_that_were_moved_are_named(tags: list[str], said: str) -> None:
     action = {"kind": "quarantine_checkpoints", "tags": tags}
-    assert sentence({"event": "intent", "incident": "incident-1", "time_unix_s": 1.0, "action": action}) == said
+    assert [sentence(one) for one in logged({"event": "intent", "action": action})] == [said]

@@ -11,19 +11,20 @@ import pytest
 from sentinel.act.kept_turns import KeptTurns
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Turn
-from sentinel.plan.review.kept_turn import KeptTurn, shifted, to_json, told
+from sentinel.plan.review.kept_turn import KeptTurn, to_json, told
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.plan.looks import DOWN, look
 from tests.plan.simulated_run import World
+from tests.support.log_lines import logged
 from tests.support.stories import STORIES
 
 
 def decided_again(facts: Facts, policy: Policy, turn: Turn, *, with_log: bool) -> tuple[str, str]:
     """The turn as it was decided, and as it is decided from what was kept of it."""
     written = dump_json(to_json(facts, policy, turn, with_log=with_log))
-    read = KeptTurn.from_json(load_object(written), () if with_log else (*facts.events, {"event": "later"}))
+    read = KeptTurn.from_json(load_object(written), () if with_log else (*facts.events, *logged({"event": "later"})))
     return dump_json(read.decided), dump_json(told(next_turn(read.facts, read.policy)))
 
 
@@ -41,16 +42,16 @@ def test_every_turn_of_an_incident_is_decided_again_from_what_was_kept(name: str
 
 def test_a_turn_after_the_wall_clock_was_set_is_decided_again_by_the_times_that_it_had() -> None:
     told = {"event": "alert_resolved", "incident": None, "topic": "down", "reason": "", "time_unix_s": 10.0}
-    log = ({**told, "since_unix_s": 5.0}, told)
-    facts = look(events=(shifted(log[0], 3600.0), log[1]))
+    log = logged({**told, "event": "alert_firing", "since_unix_s": 5.0}, told)
+    facts = look(events=(log[0].shifted(3600.0), log[1]))
     kept = load_object(dump_json(to_json(facts, Policy(), Turn(reason=""))))
     assert KeptTurn.from_json(kept, log).facts.events == facts.events
 
 
 def test_a_log_that_has_lost_events_is_told() -> None:
-    kept = to_json(look(events=({"event": "a"}, {"event": "b"})), Policy(), Turn(reason=""))
+    kept = to_json(look(events=logged({"event": "a"}, {"event": "b"})), Policy(), Turn(reason=""))
     with pytest.raises(ConfigError, match="when the incident log had 2 events, and it has 1"):
-        KeptTurn.from_json(kept, ({"event": "a"},))
+        KeptTurn.from_json(kept, logged({"event": "a"}))
 
 
 def test_what_is_kept_holds_no_secret(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sentinel.plan.alerts.annotations import marks, onset_steps
+from sentinel.plan.alerts.annotations import Annotation, marks, onset_steps
+from tests.support.log_lines import logged
 
 OPENED: dict[str, Any] = {
     "event": "opened",
@@ -20,6 +21,10 @@ DECIDED = {"event": "decided", "incident": "incident-1", "rollback": "incident-1
 APPLIED = {"event": "applied", "incident": "incident-1", "rollback": "incident-1-r1", "time_unix_s": 170.0}
 
 
+def _marks(*lines: dict[str, Any], when: dict[tuple[int, int], float] | None = None) -> tuple[Annotation, ...]:
+    return marks("tr8", logged(*lines), when or {})
+
+
 def _closed(outcome: str) -> dict[str, Any]:
     return {"event": "closed", "incident": "incident-1", "time_unix_s": 300.0, "outcome": outcome, "reason": "r"}
 
@@ -27,11 +32,11 @@ def _closed(outcome: str) -> dict[str, Any]:
 def _kinds(
     events: list[dict[str, Any]], when: dict[tuple[int, int], float] | None = None
 ) -> dict[str, tuple[float, float]]:
-    return {mark.kind: (mark.time_unix_s, mark.end_unix_s) for mark in marks("tr8", events, when or {})}
+    return {mark.kind: (mark.time_unix_s, mark.end_unix_s) for mark in _marks(*events, when=when)}
 
 
 def test_an_onset_is_where_its_steps_were_and_the_alarm_is_later() -> None:
-    assert onset_steps([OPENED]) == {(1, 40), (1, 44)}
+    assert onset_steps(logged(OPENED)) == {(1, 40), (1, 44)}
     assert _kinds([OPENED], {(1, 40): 100.0, (1, 44): 110.0}) == {"onset": (100.0, 110.0), "alarm": (150.0, 150.0)}
 
 
@@ -42,8 +47,8 @@ def test_an_onset_whose_time_is_not_known_makes_no_mark() -> None:
 
 
 def test_a_rollback_reaches_from_its_decision_until_it_is_applied_under_one_key() -> None:
-    (decided,) = marks("tr8", [DECIDED], {})
-    (applied,) = marks("tr8", [DECIDED, APPLIED], {})
+    (decided,) = _marks(DECIDED)
+    (applied,) = _marks(DECIDED, APPLIED)
     assert decided.key == applied.key == "incident-1-r1/rollback"
     assert decided.text == applied.text
     assert (applied.time_unix_s, applied.end_unix_s) == (160.0, 170.0)
@@ -56,7 +61,7 @@ def test_a_recovery_reaches_from_the_restart_that_helped_to_the_closing() -> Non
 
 
 def test_a_mark_says_run_and_incident_and_what_it_was() -> None:
-    (mark,) = marks("tr8", [OPENED], {})
+    (mark,) = _marks(OPENED)
     assert mark.tags == ("sentinel", "run:tr8", "incident:incident-1", "alarm", "key:incident-1/alarm")
     assert mark.text.startswith("incident-1: opened, onset at step 40 to 44")
 
@@ -64,10 +69,10 @@ def test_a_mark_says_run_and_incident_and_what_it_was() -> None:
 def test_what_belongs_to_no_incident_makes_no_mark() -> None:
     restart = {"event": "intent", "incident": None, "time_unix_s": 1.0, "action": {"kind": "start_job"}}
     shadow = {"event": "shadow", "incident": "incident-1", "time_unix_s": 1.0, "refusal": "no"}
-    assert marks("tr8", [restart, shadow], {}) == ()
+    assert _marks(restart, shadow) == ()
 
 
 def test_keys_are_each_ones_own() -> None:
     second = [event | {"incident": "incident-2"} for event in (OPENED, _closed("recovered"))]
-    keys = [mark.key for mark in marks("tr8", [OPENED, DECIDED, _closed("recovered"), *second], {(1, 40): 1.0})]
+    keys = [mark.key for mark in _marks(OPENED, DECIDED, _closed("recovered"), *second, when={(1, 40): 1.0})]
     assert len(keys) == len(set(keys))

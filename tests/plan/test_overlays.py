@@ -12,6 +12,7 @@ import pytest
 from sentinel.config import load_config
 from sentinel.plan.alerts.annotations import overlays
 from sentinel.vocabulary.errors import ConfigError
+from tests.support.log_lines import logged
 
 OPENED: dict[str, Any] = {
     "event": "opened",
@@ -30,23 +31,24 @@ def closed(outcome: str, incident: str = "incident-1") -> dict[str, Any]:
 
 
 def test_an_incident_is_the_steps_from_the_onsets_early_end_to_the_alarm() -> None:
-    (found,) = overlays("tr8", [OPENED])
+    (found,) = overlays("tr8", logged(OPENED))
     assert (found.first_step, found.last_step, found.alarm_unix_s, found.outcome) == (300, 340, 50.0, "open")
     assert found.tags == ["sentinel", "incident-1", "open"]
     assert found.text == "opened, onset at step 300 to 310, seen at 340: the loss rose"
 
 
 def test_a_persons_own_rollback_has_no_onset_and_is_not_drawn() -> None:
-    assert overlays("tr8", [OPENED | {"onset_range": None}]) == ()
+    assert overlays("tr8", logged(OPENED | {"onset_range": None})) == ()
 
 
 def test_each_incident_has_its_own_end_and_the_last_one_counts() -> None:
     second = OPENED | {"incident": "incident-2", "onset_range": [700, 700], "alarm_step": None}
     stopped = {"event": "stopped", "incident": "incident-1", "time_unix_s": 60.0, "reason": "the budget is spent"}
-    first, other = overlays("tr8", [OPENED, stopped, closed("undone"), second, {"event": "intent", "incident": None}])
+    restart = {"event": "intent", "action": {"kind": "start_job"}}
+    first, other = overlays("tr8", logged(OPENED, stopped, closed("undone"), second, restart))
     assert (first.outcome, other.outcome) == ("undone", "open")
     assert (other.first_step, other.last_step) == (700, 700)
-    assert overlays("tr8", [OPENED, stopped])[0].outcome == "stopped"
+    assert overlays("tr8", logged(OPENED, stopped))[0].outcome == "stopped"
 
 
 @pytest.mark.parametrize(

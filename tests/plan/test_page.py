@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.plan.alerts.page import WHAT_TO_DO, Page, page_for, page_from_json, pages, trial_page
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.topics import AlertTopic
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.support.page_events import event, firing, resolved
@@ -19,7 +20,6 @@ DECISION = {
     "hypothesis": "the order of the data did it",
     "target": {"tag": "global_step40", "global_step": 40},
     "changes": ["seed 0 -> 1 for the data not yet consumed"],
-    "overrides": {"secretly": "long"},
     "lost_steps": 200,
 }
 
@@ -61,7 +61,7 @@ CLOSED = event("closed", outcome="recovered", reason="past the onset, and better
     ],
 )
 def test_what_concerns_somebody_is_a_page(
-    happened: dict[str, Any], key: str, status: str, severity: str, says: str
+    happened: IncidentEvent, key: str, status: str, severity: str, says: str
 ) -> None:
     page = page_for(happened, "tr8")
     assert page is not None
@@ -104,7 +104,7 @@ def test_an_end_has_the_severity_that_its_story_had_so_that_it_finds_the_same_ch
 
 
 @given(st.lists(st.sampled_from([OPENED, BY_HAND, PROPOSED, STOPPED, CLOSED, firing(), resolved()]), max_size=12))
-def test_nothing_ends_that_was_not_told(events: list[dict[str, Any]]) -> None:
+def test_nothing_ends_that_was_not_told(events: list[IncidentEvent]) -> None:
     firing: set[str] = set()
     for number, page in pages(events, "tr8"):
         assert 0 <= number < len(events)
@@ -135,7 +135,7 @@ def test_a_page_comes_back_from_the_outbox_as_it_went_in(page: Page) -> None:
 
 
 def test_a_log_of_another_version_is_told_as_well_as_may_be() -> None:
-    page = page_for(event("stopped"), "tr8")
+    page = page_for(event("stopped", reason=None), "tr8")
     assert page is not None
     assert page.summary == "stopped, in the words of another version"
 

@@ -13,6 +13,7 @@ from sentinel.plan.alerts.sentences import story
 from sentinel.plan.choose.ladder import DEFAULT_LADDER
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident, Proof
+from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.turn_unfinished import removed_turn
 from sentinel.vocabulary.errors import IncidentLogError
 from sentinel.vocabulary.numbers import load_object
@@ -27,7 +28,7 @@ def events() -> list[dict[str, Any]]:
 def left_for(incident: Incident) -> str | None:
     """Why a person is asked, of what is not gone on with."""
     turn = removed_turn(incident)
-    return None if turn is None else str(turn.records[0]["reason"])
+    return None if turn is None else str(turn.records[0].to_json()["reason"])
 
 
 def after(recorded: Sequence[dict[str, Any]], kind: str, action: str | None = None) -> Incident:
@@ -35,13 +36,13 @@ def after(recorded: Sequence[dict[str, Any]], kind: str, action: str | None = No
     last = max(
         n for n, e in enumerate(recorded) if e["event"] == kind and (action is None or e["action"]["kind"] == action)
     )
-    (incident,) = fold(recorded[: last + 1])
+    (incident,) = fold(map(event_of, recorded[: last + 1]))
     return incident
 
 
 def test_rungs_that_were_tried_side_by_side_count_as_tried_and_are_told() -> None:
     recorded = events()
-    (incident,) = fold(recorded)
+    (incident,) = fold(map(event_of, recorded))
     (rollback,) = incident.rollbacks
     assert (incident.status, incident.outcome) == ("closed", "undone")
     assert (incident.tried, incident.failed_restarts) == (3, 3)
@@ -49,7 +50,7 @@ def test_rungs_that_were_tried_side_by_side_count_as_tried_and_are_told() -> Non
     assert rollback.names == ("incident-1-r1", "incident-1-p3")
     begun = next(e for e in recorded if e["event"] == "race_begun")
     assert incident.spent_gpu_hours == (begun["gpu_hours"] or 0.0) + (rollback.lost_gpu_hours or 0.0)
-    told = [line.sentence for line in story(recorded, "incident-1")]
+    told = [line.sentence for line in story(map(event_of, recorded), "incident-1")]
     assert any("race to step 120" in line for line in told)
     assert "started the probe incident-1-p1" in told
     assert "made the checkpoints of incident-1-p3 up to global_step120 the run's" in told
@@ -76,7 +77,7 @@ def test_a_race_that_nobody_won_or_that_could_not_begin_leaves_the_ladder_to_go_
         until = next(n for n, e in enumerate(events()) if e["event"] == "race_ended")
         recorded = events()[: until + 1]
         recorded[-1] |= {"winner": None, "void": void}
-        (incident,) = fold(recorded)
+        (incident,) = fold(map(event_of, recorded))
         assert left_for(incident) is None
         assert (incident.current, incident.tried) == (None, tried)
         assert len(DEFAULT_LADDER) > incident.tried
@@ -97,4 +98,4 @@ def test_a_record_that_was_damaged_is_refused(kind: str, changed: dict[str, Any]
     recorded = events()
     next(e for e in recorded if e["event"] == kind).update(changed)
     with pytest.raises(IncidentLogError, match=r"event \d+ of the incident log"):
-        fold(recorded)
+        fold(map(event_of, recorded))

@@ -14,7 +14,7 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.incident.incident import Event, Proof
+from sentinel.plan.incident.incident import Proof
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.starts.audit import Ancestor, Continued, Start, Trail
 from sentinel.plan.starts.checks import audit
@@ -22,6 +22,7 @@ from sentinel.plan.starts.curves import learning_rate
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, RunFinished, RunStarted, Sample, StateLoaded
+from tests.support.log_lines import logged
 
 AT, BATCH, LAYERS = 100, 8, ("embedding", "h.0", "h.1", "head")
 LR = LrSchedule(peak=1e-3, warmup=20, decay_start=20, decay_end=400)
@@ -285,7 +286,7 @@ BEFORE_IT = {**BY_SENTINEL, "newest_attempt": 0}
     ],
 )
 def test_a_start_from_scratch_is_told_also_once_latest_names_what_it_has_saved(
-    resumed_from: int | None, own: bool, latest: str | None, events: tuple[Event, ...], fault: str | None
+    resumed_from: int | None, own: bool, latest: str | None, events: tuple[dict[str, Any], ...], fault: str | None
 ) -> None:
     history = History()
     for step in (20, 40):
@@ -299,6 +300,6 @@ def test_a_start_from_scratch_is_told_also_once_latest_names_what_it_has_saved(
     saves = tuple(Checkpoint(tag=f"global_step{step}", global_step=step, complete=True) for step in (10, 40))
     run = RunState(now_unix_s=9.0, checkpoints=saves, latest_tag=latest, last_step=first + 11, step_time_s=0.1)
     verdict = Verdict(kind=VerdictKind.HEALTHY, reason="")
-    look = Look.of(history, Series(Thresholds()), run=run, verdict=verdict, events=events)
+    look = Look.of(history, Series(Thresholds()), run=run, verdict=verdict, events=logged(*events))
     found = Starts().audit(look)
     assert (found and found.fault) == fault

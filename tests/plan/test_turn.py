@@ -19,6 +19,7 @@ from sentinel.plan.facts import Failure, Memory, Outcome, Readings
 from sentinel.plan.incident.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign, SpoiltSpan, WriterSeen
 from sentinel.plan.restart.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.starts.evidence import Evidence
@@ -26,6 +27,7 @@ from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
 from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.plan.looks import DOWN, FINISHED, HEALTHY, STALLED, history, look
+from tests.support.log_lines import logged
 from tests.support.recovery_plans import BASELINE, DIVERGED, checkpoint, decision, incident, run
 
 ACT, APPROVE, OBSERVE = (Policy(mode=mode) for mode in ("act", "approve", "observe"))
@@ -58,13 +60,12 @@ def rolled(status: str = "decided", **changed: Any) -> Incident:
     return incident(status=status, rollbacks=[made])
 
 
-def starts(*after: int) -> tuple[dict[str, Any], ...]:
-    at = {"incident": None, "time_unix_s": 1.0, "event": "intent", "action": {"kind": "start_job"}}
-    return tuple({**at, "newest_attempt": number} for number in after)
+def starts(*after: int) -> tuple[IncidentEvent, ...]:
+    at = {"event": "intent", "action": {"kind": "start_job"}}
+    return logged(*({**at, "newest_attempt": number} for number in after))
 
 
-HUNG = {"event": "intent", "incident": None, "time_unix_s": 1.0, "newest_attempt": 1}
-HUNG |= {"action": {"kind": "stop_job", "keep_stacks": True}}
+(HUNG,) = logged({"event": "intent", "newest_attempt": 1, "action": {"kind": "stop_job", "keep_stacks": True}})
 
 PERSON, NOT_WELL = Outcome.PERSON_NEEDED, Outcome.NOT_WELL
 BROKEN_OFF = replace(GONE, broken_off="NODE_FAIL")
@@ -132,7 +133,7 @@ def answer_of(verdict: Verdict, seen: dict[str, Any], policy: Policy) -> tuple[l
     turn = next_turn(look(verdict=verdict, **seen), policy)
     assert turn.reason
     assert len(turn.actions) <= 1
-    return [e["event"] for e in turn.records], type(turn.actions[0]) if turn.actions else None, turn.outcome
+    return [e.kind for e in turn.records], type(turn.actions[0]) if turn.actions else None, turn.outcome
 
 
 @pytest.mark.parametrize(("verdict", "seen", "policy", "records", "action", "outcome"), NO_INCIDENT)
@@ -302,8 +303,8 @@ def test_a_contradicted_rung_is_recorded_as_not_taken_and_the_next_one_is_decide
     found = Evidence(started=replace(REPORT, seed=3), samples=made)
     told = {"incidents": (rolled("applied"),), "started_rollbacks": frozenset({MADE.id}), "evidence": found}
     turn = next_turn(look(verdict=DIVERGED, **seen, **told), ACT)
-    log = [opened(1, 1, BASELINE, None, reason="…"), decided("decided", "incident-1", MADE), *turn.records]
-    (after,) = fold({**event, "time_unix_s": 1.0} for event in log)
+    log = [opened(1, 1, BASELINE, None, reason="…"), decided("incident-1", MADE), *turn.records]
+    (after,) = fold(log)
     assert (after.status, after.tried, after.rollbacks[0].proof) == ("open", 1, Proof.CONTRADICTED)
     assert (after.rollbacks[0].result or "").startswith("did not take effect: seed")
 
@@ -396,10 +397,10 @@ def test_a_rung_that_the_job_script_can_not_carry_is_skipped(mode: Mode) -> None
     refused = replace(found, memory=Memory(previews={digest_of(made): "line 7: --seed is not there"}))
     assert to_preview(refused, policy) is None
     (skip,) = next_turn(refused, policy).records
-    assert (skip["event"], skip["reason"]) == ("rung_skipped", "line 7: --seed is not there")
+    assert (skip.kind, skip.to_json()["reason"]) == ("rung_skipped", "line 7: --seed is not there")
     taken = replace(found, memory=Memory(previews={digest_of(made): None}))
     assert to_preview(taken, policy) is None
-    assert "rung_skipped" not in [e["event"] for e in next_turn(taken, policy).records]
+    assert "rung_skipped" not in [e.kind for e in next_turn(taken, policy).records]
 
 
 def test_nothing_is_tried_on_a_job_script_that_is_not_rewritten_or_has_nothing_to_carry() -> None:
@@ -424,7 +425,8 @@ def test_an_incident_is_opened_with_the_readings_of_its_onset() -> None:
     assert opens_incident(found)
     (opened,) = next_turn(found, OBSERVE).records
     assert {
-        k: opened[k] for k in ("incident", "attempt", "onset_range", "best_mean", "onset_tokens", "onset_samples")
+        k: getattr(opened, k)
+        for k in ("incident", "attempt", "onset_range", "best_mean", "onset_tokens", "onset_samples")
     } == {
         "incident": "incident-1",
         "attempt": 1,
@@ -438,18 +440,18 @@ def test_an_incident_is_opened_with_the_readings_of_its_onset() -> None:
 def test_a_look_that_hung_is_looked_at_again_once_and_not_at_first() -> None:
     slow = look(verdict=DIVERGED, took_s=OLD_AFTER_S + 1)
     first = next_turn(slow, ACT)
-    assert [e["event"] for e in first.records] == ["opened"]
+    assert [e.kind for e in first.records] == ["opened"]
     again = next_turn(replace(slow, memory=first.memory), ACT)
     assert (again.records, again.alerts, again.memory.looked_again) == ((), (), True)
     assert "looking took 61 s" in again.notes[-1]
     third = next_turn(replace(slow, memory=again.memory), ACT)
-    assert ([e["event"] for e in third.records], third.memory.looked_again) == (["opened"], False)
+    assert ([e.kind for e in third.records], third.memory.looked_again) == (["opened"], False)
 
 
 def test_a_failure_that_needs_a_person_stops_the_incident_and_without_one_the_watch() -> None:
     hopeless = Failure(reason="sbatch: invalid account", permanent=True)
     turn = next_turn(look(verdict=DIVERGED, incidents=None, failure=hopeless), ACT)
-    assert ([e["event"] for e in turn.records], turn.outcome) == (["stopped"], Outcome.PERSON_NEEDED)
+    assert ([e.kind for e in turn.records], turn.outcome) == (["stopped"], Outcome.PERSON_NEEDED)
     alone = next_turn(look(verdict=DOWN, failure=hopeless), ACT)
     assert (alone.records, alone.outcome) == ((), None)
 

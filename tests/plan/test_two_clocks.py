@@ -15,6 +15,7 @@ from sentinel.plan.restart.restart import fruitless_starts, was_stopped_for_hang
 from sentinel.plan.turn_incident import made_since
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample
 from tests.plan.looks import look as facts
+from tests.support.log_lines import logged
 
 DAEMON_UNIX_S = 1_000_000.0
 START: dict[str, Any] = {"event": "intent", "action": {"kind": "start_job"}}
@@ -37,7 +38,7 @@ def history(clock_s: float, *, steps: Mapping[int, int], saved: tuple[int, ...] 
 
 
 def look(told: History, *events: dict[str, Any]) -> Facts:
-    timed = tuple({**event, "time_unix_s": DAEMON_UNIX_S} for event in events)
+    timed = logged(*({**event, "time_unix_s": DAEMON_UNIX_S} for event in events))
     return facts(history=told, events=timed)
 
 
@@ -58,7 +59,7 @@ def test_starts_are_fruitless_until_an_attempt_that_came_after_them_has_saved(cl
     assert fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5}, saved=(1,)), *twice)) == 2
     assert fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5, 3: 5}, saved=(1, 2)), *twice)) == 1
     assert fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5, 3: 5}, saved=(1, 3)), *twice)) == 0
-    decided = [*twice, {"event": "decided"}, {**START, "newest_attempt": 2}]
+    decided = [*twice, {"event": "decided", "incident": "incident-1"}, {**START, "newest_attempt": 2}]
     assert fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5}), *decided)) == 1
 
 

@@ -68,8 +68,8 @@ def test_an_own_job_that_a_requeue_of_the_old_one_runs_beside_is_spared_and_a_pe
 def test_the_incident_log_keeps_what_was_there_at_the_decision() -> None:
     made = decision()
     assert (made.after_attempt, made.known_jobs) == (3, ("33_2", "33_[3-4%1]"))
-    events = [opened(1, 3, BASELINE, None, reason="…"), decided("decided", "incident-1", made)]
-    (found,) = fold({**event, "time_unix_s": 1.0} for event in events)
+    events = [opened(1, 3, BASELINE, None, reason="…"), decided("incident-1", made)]
+    (found,) = fold(events)
     assert (found.rollbacks[0].after_attempt, found.rollbacks[0].known_jobs) == (3, made.known_jobs)
 
 
@@ -79,7 +79,7 @@ def test_a_newer_attempt_stops_the_completion_and_asks_a_person(mode: Any) -> No
     attempts = (OLD, AttemptSeen(number=4, job_id="40"))
     turn = next_turn(look(verdict=DIVERGED, incidents=(half,), attempts=attempts, jobs=jobs("40")), Policy(mode=mode))
     assert (turn.actions, turn.outcome) == ((), Outcome.PERSON_NEEDED)
-    assert [event["event"] for event in turn.records] == ["stopped"]
+    assert [event.kind for event in turn.records] == ["stopped"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_undo_that_was_cut_short(
     assert (bool(turn.undo), turn.outcome) == (carried, outcome)
     if outcome is not None:
         (event,) = turn.records
-        told = replace(half, status="stopped", note=event["reason"])
+        told = replace(half, status="stopped", note=event.to_json()["reason"])
         assert not next_turn(look(verdict=DIVERGED, incidents=(told,), **seen), Policy(mode="act")).records  # said once
 
 

@@ -19,7 +19,9 @@ from sentinel.plan.facts import Outcome
 from sentinel.plan.incident import events
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.events import fold
-from sentinel.plan.incident.incident import Event, Incident, Wait
+from sentinel.plan.incident.incident import Incident, Wait
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.observation import JobsSeen, RunState
 from sentinel.plan.restart.decision import Wanted, decide, has_not_healed, onset_past, plan_by_hand, plan_recovery
 from sentinel.plan.turn import next_turn
@@ -36,13 +38,13 @@ class Watched:
     """A watch whose incident log is a list, and whose run is what the test says."""
 
     def __init__(self, *ladder: Rung, mode: Mode = "act") -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: list[IncidentEvent] = []
         self._policy = Policy(mode=mode, ladder=ladder)
         opened = events.opened(1, 1, incident().baseline, None, reason="it does not come back", verdict=DIVERGED)
-        self._append({**opened, "best_mean": 3.6})
+        self._append(replace(opened, best_mean=3.6))
 
-    def _append(self, event: Event) -> None:
-        self.events.append(load_object(dump_json({**event, "time_unix_s": 7.0})))
+    def _append(self, event: IncidentEvent) -> None:
+        self.events.append(event_of(load_object(dump_json(replace(event, time_unix_s=7.0).to_json()))))
 
     @property
     def incident(self) -> Incident:
@@ -60,7 +62,7 @@ class Watched:
 
     @property
     def last(self) -> dict[str, Any]:
-        return self.events[-1]
+        return self.events[-1].to_json()
 
 
 def test_a_wait_is_recorded_and_has_no_actions() -> None:
@@ -107,13 +109,13 @@ def test_a_baseline_that_lacks_the_job_script_is_completed_before_anything_is_de
     there = JobsSeen(writers=run().jobs.writers, script_baseline=script)
     assert watched.turn(DIVERGED, jobs=there) is None
     assert watched.last["event"] == "baseline_completed"
-    assert "job script" in (sentence(watched.last) or "")
+    assert "job script" in (sentence(watched.events[-1]) or "")
     known = watched.incident.baseline
     assert (known.clip_grad, known.adam_beta2, known.seed) == (1.0, 0.95, 3)  # what the trainer reported stands
     if mode == "act":
         with pytest.raises(AssertionError, match="nothing is done"):  # the decision's first action
             watched.turn(DIVERGED, jobs=there)
-        decided = next(e for e in watched.events if e["event"] == "decided")
+        decided = next(e.to_json() for e in watched.events if e.kind == "decided")
         assert decided["overrides"]["standing"]["clip_grad"] == 0.5
     else:
         watched.turn(DIVERGED, jobs=there)
@@ -163,11 +165,11 @@ def test_a_rung_that_can_not_be_carried_out_is_skipped_on_the_record_and_the_nex
         "hypothesis": "a bad batch did it",
     }
     assert "consumed_samples at the onset is unknown" in watched.last["reason"]
-    assert sentence(watched.last) == f"rung 'skip data' is skipped: {watched.last['reason']}"
+    assert sentence(watched.events[-1]) == f"rung 'skip data' is skipped: {watched.last['reason']}"
     assert (watched.incident.tried, watched.incident.rollbacks, len(watched.incident.skips)) == (1, [], 1)
     watched.turn(DIVERGED)
     follows = {"observe": "shadow", "approve": "proposed"}[mode]
-    decided = next(event for event in watched.events if event["event"] == follows)
+    decided = next(event.to_json() for event in watched.events if event.kind == follows)
     assert (decided["rung"], decided["rollback"]) == ("reseed", "incident-1-r1")
 
 

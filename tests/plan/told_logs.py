@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from sentinel.adapters.incident_log import with_new_names
 from sentinel.adapters.slurm.jobs import SlurmJob, mark_in, resubmission, with_own_head
 from sentinel.adapters.slurm.whose_jobs import jobs_of_run
 from sentinel.judge.verdict import Verdict, VerdictKind
@@ -20,12 +19,15 @@ from sentinel.plan.alerts.page import page_from_json, pages
 from sentinel.plan.alerts.sentences import story
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import overrides_to_json
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.observation import JobsSeen
 from sentinel.plan.restart.decision import Wanted, plan_by_hand
 from sentinel.vocabulary.errors import IncidentLogError
 from tests.plan.drawn_situations import Drawn
 from tests.plan.planned_situations import short
 from tests.records import Record
+from tests.support.log_lines import ALWAYS
 
 __all__ = ["RECORD", "said"]
 
@@ -36,13 +38,13 @@ def said(name: str) -> str:
     return "\n".join([*_of_log(_log(drawn)), *_of_queue(drawn)])
 
 
-def _of_log(events: list[dict[str, Any]]) -> Iterator[str]:
+def _of_log(events: list[IncidentEvent]) -> Iterator[str]:
     known = {key: 10.0 * key[1] for key in onset_steps(events) if key[1] != 90}
     told: dict[str, str] = {}
     for n in range(1, len(events) + 1):
         now = _standing(events[:n])
         changed = ", ".join(f"{key}: {value}" for key, value in now.items() if told.get(key) != value)
-        yield f"{events[n - 1]['event']}: {changed}"
+        yield f"{events[n - 1].name}: {changed}"
         told = now
     for incident in ("incident-1", "incident-2", None):
         yield from (f"{incident} {each.time_unix_s:g}: {each.sentence}" for each in story(events, incident))
@@ -55,7 +57,7 @@ def _of_log(events: list[dict[str, Any]]) -> Iterator[str]:
     for over in overlays("tr8", events):
         steps = f"{over.first_step}..{over.last_step} at {over.alarm_unix_s:g}"
         yield f"over {steps}, {over.tags}, {len(over.text.splitlines())} lines"
-    last = float(events[-1]["time_unix_s"])
+    last = events[-1].time_unix_s
     for topic, state in alert_states(events).items():
         again = [is_due(state, last + s, within_s=50.0) for s in (0.0, 3599.0, 3600.0, 9e4)]
         untold = replace(state, alerted_unix_s=None)
@@ -64,7 +66,7 @@ def _of_log(events: list[dict[str, Any]]) -> Iterator[str]:
     yield f"unsettled: {[unsettled(events, last + s, within_s=60.0) for s in (0.0, 59.0, 60.0)]}"
 
 
-def _standing(events: list[dict[str, Any]]) -> dict[str, str]:
+def _standing(events: list[IncidentEvent]) -> dict[str, str]:
     """What is known of each incident and of its last rollback."""
     try:
         incidents = fold(events)
@@ -83,7 +85,7 @@ def _standing(events: list[dict[str, Any]]) -> dict[str, str]:
     return known
 
 
-def _log(drawn: Drawn) -> list[dict[str, Any]]:
+def _log(drawn: Drawn) -> list[IncidentEvent]:
     """Events as they come after one another, some as an older version wrote them, and some that make no sense."""
     events: list[dict[str, Any]] = []
 
@@ -107,7 +109,8 @@ def _log(drawn: Drawn) -> list[dict[str, Any]]:
             for k, v in events[at].items()
             if k not in drawn.one(("led_by",), ("proof", "doubts"), ("newest_attempt",))
         }
-    return [with_new_names(event) for event in events]  # written by an older version
+    plans = {"shadow": ALWAYS["decided"], "proposed": ALWAYS["decided"]}
+    return [event_of({**plans.get(event["event"], {}), **event}) for event in events]
 
 
 def _open(drawn: Drawn, write: Any, incident: str, baseline: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.vocabulary.errors import ScriptRefused
@@ -20,6 +19,7 @@ from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Trainin
 from sentinel.vocabulary.sample import RunStarted
 from tests.adapters.servers import running
 from tests.slurm.cluster import Cluster, until
+from tests.support.log_lines import lines_of
 from tests.support.slurm_runs import for_slurm, handed_in, incidents
 from tests.triage.runs import document_in
 
@@ -216,7 +216,7 @@ def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged:
     (skip,) = incident.skips
     assert (skip.rung, "sequence lengths should be multiples of 8" in skip.reason) == ("SLW from 60", True)
     assert incident.rollbacks[0].rung != skip.rung
-    kinds = [e["event"] for e in IncidentLog(folder / "state" / "incidents.jsonl").read()]
+    kinds = [e["event"] for e in lines_of(folder / "state" / "incidents.jsonl")]
     assert kinds.index("opened") < kinds.index("baseline_completed") < kinds.index("decided")
     assert incident.baseline.seed == 43
     assert "one-shot changes of incident-1-r1" in incident.rollbacks[0].unconfirmed

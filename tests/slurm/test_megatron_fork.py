@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.plan.incident.incident import Proof
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import free_port
 from tests.megatron.fork import Fork, found, missing
 from tests.slurm.cluster import Cluster
+from tests.support.log_lines import lines_of
 from tests.support.slurm_runs import incidents
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500), pytest.mark.skipif(bool(missing()), reason=str(missing()))]
@@ -83,5 +83,5 @@ def test_the_fork_is_rescued_from_a_divergence_of_its_own(cluster: Cluster, tmp_
     own, rescued = ([r for r in records if isinstance(r, Sample) and r.attempt == n] for n in (1, 2))
     assert rescued[0].lr == pytest.approx(0.1 * next(s.lr for s in own if s.global_step == rescued[0].global_step))
     assert max(s.loss for s in rescued) < max(s.loss for s in own)
-    events = IncidentLog(tmp_path / "state" / "incidents.jsonl").read()
+    events = lines_of(tmp_path / "state" / "incidents.jsonl")
     assert [e["fault"] for e in events if e["event"] == "start_audited" and e["attempt"] == 2] == [None]

@@ -20,6 +20,7 @@ from sentinel.vocabulary.names import LONGEST_NAME_BYTES, why_not_a_name
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
 from tests.support.hostile_run import answer, run_folder
+from tests.support.log_lines import logged
 
 NO_NAMES = {
     "": "is empty",
@@ -132,6 +133,6 @@ def test_an_incident_log_that_is_a_link_is_not_written_through(tmp_path: Path) -
     (tmp_path / "other").write_text("somebody's own, without an end")
     (tmp_path / "incidents.jsonl").symlink_to(tmp_path / "other")
     with pytest.raises(SentinelError, match=r"incidents\.jsonl"):
-        IncidentLog(tmp_path / "incidents.jsonl").append({"event": "x", "incident": None, "time_unix_s": 1.0})
+        IncidentLog(tmp_path / "incidents.jsonl").append(*logged({"event": "x"}))
     assert (tmp_path / "other").read_text() == "somebody's own, without an end"
     assert os.readlink(tmp_path / "incidents.jsonl")  # noqa: PTH115 - still the link

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.incident_log import EventLog
 from sentinel.lab.probes.probe import Probe, ProbeResult
 from sentinel.vocabulary.codec import JSON, document, read
 from sentinel.vocabulary.errors import ConfigError, PermanentError
@@ -45,7 +45,7 @@ class ProbeRecord:
         kind: type[ProbeResult] = ProbeResult,
         question: Mapping[str, Any] | None = None,
     ) -> None:
-        self._log, self._kind = IncidentLog(folder / "probes.jsonl", check=dict), kind
+        self._log, self._kind = EventLog[Mapping[str, Any]](folder / "probes.jsonl", dict, dict), kind
         self.lives: list[ProbeLife] = []
         events = self._log.read()
         if question is not None and not events:

@@ -6,13 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Alert, AlertState, Facts, Memory, Turn
-from sentinel.plan.incident.events import event
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_outcomes import (
+    AlertFiring,
+    AlertResolved,
+    Applied,
+    Closed,
+    Done,
+    Failed,
+    IncidentStopped,
+)
 from sentinel.plan.observation import Life
 from sentinel.plan.restart.liveness import hindered, life_of
 from sentinel.plan.restart.restart import newest_audit
@@ -63,19 +71,20 @@ def with_alerts(turn: Turn, alerts: tuple[Alert, ...], facts: Facts) -> Turn:
 
 def failed_look(
     reason: str, memory: Memory, policy: Policy, now_unix_s: float, *, last: Facts | None
-) -> tuple[tuple[Event, ...], Memory]:
+) -> tuple[tuple[IncidentEvent, ...], Memory]:
     """What is to be recorded where a look itself failed, and nothing is known; and what is remembered of it."""
     return _recorded((_failing(reason, last, policy),), memory, now_unix_s)
 
 
-def _recorded(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[Event, ...], Memory]:
+def _recorded(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[IncidentEvent, ...], Memory]:
     states, due, over = updated(memory.alert_states, alerts, now_unix_s)
     lasted = ((t.topic, f"it lasted {now_unix_s - t.since_unix_s:.0f} s") for t in over)
-    records = [event("alert_resolved", None, topic=topic, reason=reason) for topic, reason in lasted]
-    for t in due:
-        facts = {"topic": t.topic, "severity": t.severity, "reason": t.reason, "since_unix_s": t.since_unix_s}
-        records.append(event("alert_firing", None, **facts))
-    return tuple(records), replace(memory, alert_states=states)
+    resolved = (AlertResolved(incident=None, topic=topic, reason=reason) for topic, reason in lasted)
+    firing = (
+        AlertFiring(incident=None, topic=t.topic, severity=t.severity, reason=t.reason, since_unix_s=t.since_unix_s)
+        for t in due
+    )
+    return (*resolved, *firing), replace(memory, alert_states=states)
 
 
 def _watch_failing(facts: Facts, policy: Policy) -> tuple[Alert, ...]:
@@ -114,9 +123,8 @@ def _attention_logits(facts: Facts, policy: Policy) -> Alert:
     warning = facts.readings.logit_warning if policy.warn != "off" else None
     reason = None if warning is None else warning.reason
     lasts = "attention_logits" in alert_states(facts.events)
-    told = any(
-        e["event"] == "alert_firing" and (e["topic"], e["reason"]) == ("attention_logits", reason) for e in facts.events
-    )
+    firing = (e for e in facts.events if isinstance(e, AlertFiring))
+    told = any((e.topic, e.reason) == ("attention_logits", reason) for e in firing)
     return Alert(topic="attention_logits", reason=None if told and not lasts else reason, severity="warning")
 
 
@@ -162,25 +170,24 @@ def is_due(state: AlertState, now_unix_s: float, *, within_s: float) -> bool:
     return now_unix_s - state.since_unix_s >= within_s
 
 
-def alert_states(events: Iterable[Event]) -> dict[str, AlertState]:
+def alert_states(events: Iterable[IncidentEvent]) -> dict[str, AlertState]:
     """Topic -> the last alert of the incident log, where it is not resolved."""
     firing: dict[str, AlertState] = {}
     for e in events:
-        if e["event"] == "alert_firing":
-            since, at, facts = e["since_unix_s"], e["time_unix_s"], ("topic", "severity", "reason")
-            last = {key: e[key] for key in facts}
-            firing[e["topic"]] = AlertState(**last, since_unix_s=float(since), alerted_unix_s=float(at))
-        elif e["event"] == "alert_resolved":
-            firing.pop(e["topic"], None)
+        if isinstance(e, AlertFiring):
+            last: dict[str, Any] = {name: getattr(e, name) for name in ("topic", "severity", "reason", "since_unix_s")}
+            firing[e.topic] = AlertState(**last, alerted_unix_s=e.time_unix_s)
+        elif isinstance(e, AlertResolved):
+            firing.pop(e.topic, None)
     return firing
 
 
-def unsettled(events: Sequence[Event], now_unix_s: float, *, within_s: float) -> bool:
+def unsettled(events: Sequence[IncidentEvent], now_unix_s: float, *, within_s: float) -> bool:
     """Whether the last action has failed, not longer than `within_s` ago, and nothing has come of it since. Such a
     turn, in which nothing was tried, is no success yet. After that long without another try it is history."""
     for e in reversed(events):
-        if e["event"] in ("done", "applied", "stopped", "closed"):
+        if isinstance(e, Done | Applied | IncidentStopped | Closed):
             return False
-        if e["event"] == "failed":
-            return now_unix_s - float(e["time_unix_s"]) < within_s
+        if isinstance(e, Failed):
+            return now_unix_s - e.time_unix_s < within_s
     return False

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sentinel.plan.alerts.sentences import sentence, story
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import Decided, IncidentEvent, Opened
+from sentinel.plan.incident.log_outcomes import Applied, Closed, IncidentStopped
 from sentinel.vocabulary.texts import for_people
 
 # recovery: from the restart that helped to the incident's closing; closed: any other end of one
@@ -31,24 +32,24 @@ class Annotation:
         return ("sentinel", f"run:{self.run}", f"incident:{self.incident}", self.kind, f"key:{self.key}")
 
 
-def onset_steps(events: Iterable[Event]) -> frozenset[tuple[int, int]]:
+def onset_steps(events: Iterable[IncidentEvent]) -> frozenset[tuple[int, int]]:
     """(attempt, global_step) of every end of an onset: those whose time is asked for."""
-    opened = [event for event in events if event["event"] == "opened" and event.get("onset_range")]
-    return frozenset((event["attempt"], step) for event in opened for step in event["onset_range"])
+    opened = [event for event in events if isinstance(event, Opened)]
+    return frozenset((event.attempt, step) for event in opened for step in event.onset_range or ())
 
 
-def marks(run: str, events: Iterable[Event], when: Mapping[tuple[int, int], float]) -> tuple[Annotation, ...]:
+def marks(run: str, events: Iterable[IncidentEvent], when: Mapping[tuple[int, int], float]) -> tuple[Annotation, ...]:
     """The marks of a run's incidents, in the order of the log; one for each key, which is the last of its kind. `when`
     is {(attempt, global_step): Unix time in seconds}: an onset is known by its step, and makes no mark where that
     step's time is not known."""
     made: dict[str, Annotation] = {}
     restarted: dict[str, float] = {}  # {incident: when its newest rollback was applied}
     for event in events:
-        incident = event.get("incident")
-        if not isinstance(incident, str):
+        if (incident := event.incident) is None:
             continue
-        now, rollback = float(event["time_unix_s"]), f"{event.get('rollback')}/rollback"
-        if event["event"] == "applied":
+        now = event.time_unix_s
+        rollback = f"{event.rollback}/rollback" if isinstance(event, Decided | Applied) else ""
+        if isinstance(event, Applied):
             restarted[incident] = now
             if rollback in made:  # its decision says more of it than its end does
                 made[rollback] = replace(made[rollback], end_unix_s=now)
@@ -62,23 +63,23 @@ def marks(run: str, events: Iterable[Event], when: Mapping[tuple[int, int], floa
 
 
 def _stretches(
-    event: Event, when: Mapping[tuple[int, int], float], restarted: float
+    event: IncidentEvent, when: Mapping[tuple[int, int], float], restarted: float
 ) -> Iterable[tuple[Kind, float, float]]:
     """What an event marks, each with its begin and its end in Unix seconds."""
-    now = float(event["time_unix_s"])
-    match event["event"]:
-        case "opened":
-            ends = [when.get((event["attempt"], step)) for step in event.get("onset_range") or ()]
+    now = event.time_unix_s
+    match event:
+        case Opened():
+            ends = [when.get((event.attempt, step)) for step in event.onset_range or ()]
             if known := [end for end in ends if end is not None]:
                 yield "onset", min(known), max(known)
             yield "alarm", now, now
-        case "decided":
+        case Decided():
             yield "rollback", now, now
-        case "stopped":
+        case IncidentStopped():
             yield "stopped", now, now
-        case "closed" if event.get("outcome") == "recovered":
+        case Closed(outcome="recovered"):
             yield "recovery", restarted, now
-        case "closed":
+        case Closed():
             yield "closed", now, now
 
 
@@ -99,22 +100,26 @@ class Overlay:
         return ["sentinel", self.incident, self.outcome]
 
 
-def overlays(run: str, events: Sequence[Event]) -> tuple[Overlay, ...]:
+def overlays(run: str, events: Sequence[IncidentEvent]) -> tuple[Overlay, ...]:
     """The run's incidents that have an onset (a person's own rollback has none), in the order of the log."""
     made = []
     for opened in events:
-        if opened["event"] != "opened" or not opened.get("onset_range"):
+        if not isinstance(opened, Opened) or opened.onset_range is None:
             continue
-        incident, (first, last) = opened["incident"], opened["onset_range"]
-        ends = [e for e in events if e.get("incident") == incident and e["event"] in ("stopped", "closed")]
+        incident, (first, last) = opened.incident, opened.onset_range
+        ends = [e for e in events if e.incident == incident and isinstance(e, IncidentStopped | Closed)]
         overlay = Overlay(
             run=run,
             incident=incident,
-            first_step=int(first),
-            last_step=int(max(last, opened.get("alarm_step") or last)),
-            alarm_unix_s=float(opened["time_unix_s"]),
-            outcome=str(ends[-1].get("outcome") or ends[-1]["event"]) if ends else "open",
+            first_step=first,
+            last_step=max(last, opened.alarm_step or last),
+            alarm_unix_s=opened.time_unix_s,
+            outcome=_outcome(ends[-1]) if ends else "open",
             text=for_people("\n".join(told.sentence for told in story(events, incident))),
         )
         made.append(overlay)
     return tuple(made)
+
+
+def _outcome(event: IncidentStopped | Closed) -> str:
+    return event.outcome if isinstance(event, Closed) else event.kind

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sentinel.plan.alerts.sentences import sentence
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.topics import Severity
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError
@@ -130,32 +130,32 @@ def page_from_json(data: Mapping[str, Any]) -> Page:
     return read(Page, {**data, "resolved": data["status"] == "resolved"}, "page", _FORM)
 
 
-def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:
+def page_for(event: IncidentEvent, run: str, *, runbook: str = RUNBOOK) -> Page | None:
     """The page that one event is; None for what can wait until morning, and for what a person began themselves."""
-    kind = event["event"]
+    kind, line = event.name, event.to_json()
     if kind in ("alert_firing", "alert_resolved"):
-        topic, severity = event["topic"], event.get("severity", "warning")
+        topic, severity = line.get("topic"), line.get("severity", "warning")
     else:
         topic, severity = _TOLD.get(kind) or (_OVER.get(kind), "warning")
-    if topic is None or (kind == "opened" and event.get("onset_range") is None):
+    if topic is None or (kind == "opened" and line.get("onset_range") is None):
         return None
-    details = {key: event[key] for key in _DETAILS if event.get(key) not in (None, [], ())}
+    details = {key: line[key] for key in _DETAILS if line.get(key) not in (None, [], ())}
     if kind == "proposed":
-        details["answer"] = f"sentinel approve {event['incident']} --run {run}"
+        details["answer"] = f"sentinel approve {event.incident} --run {run}"
     return Page(
         run=run,
-        incident=event.get("incident"),
+        incident=event.incident,
         topic=topic,
         severity=severity,
         summary=neutral(sentence(event) or kind),
         details=neutral_in(details),
         runbook=f"{runbook}#{topic}",
-        time_unix_s=float(event["time_unix_s"]),
+        time_unix_s=event.time_unix_s,
         resolved=kind in _OVER or kind == "alert_resolved",
     )
 
 
-def pages(events: Iterable[Event], run: str, *, runbook: str = RUNBOOK) -> Iterator[tuple[int, Page]]:
+def pages(events: Iterable[IncidentEvent], run: str, *, runbook: str = RUNBOOK) -> Iterator[tuple[int, Page]]:
     """The pages of a whole incident log, each with the number of its event, from 0. Nothing is resolved that nobody was
     told of, and the end of an incident ends all that was told of it."""
     firing: dict[str, Page] = {}
@@ -169,7 +169,7 @@ def pages(events: Iterable[Event], run: str, *, runbook: str = RUNBOOK) -> Itera
             firing[page.key] = replace(page, severity="critical") if was_critical else page
             yield number, page
             continue
-        closed = event["event"] == "closed"
+        closed = event.name == "closed"
         for key, told in list(firing.items()):
             if key == page.key or (closed and told.incident == page.incident):
                 del firing[key]

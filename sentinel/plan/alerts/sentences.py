@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from sentinel.judge.analysis.departures import FirstMoved
-from sentinel.plan.incident import removed_records
-from sentinel.plan.incident.incident import PROOFS, Event, Proof, failure, proof_of
+from sentinel.plan.incident import log_events, log_outcomes
+from sentinel.plan.incident.incident import Proof, failure
+from sentinel.plan.incident.log_events import IncidentEvent, Opened, PlannedRollback, Shadow, UnreadEvent
+from sentinel.plan.incident.log_outcomes import ChecksShown, RecordedAction, RungFailed
 from sentinel.plan.restart.actions import span
-from sentinel.vocabulary.errors import LineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,105 +22,106 @@ class Told:
     event: str  # its kind, as in the incident log
 
 
-def story(events: Iterable[Event], incident: str | None) -> tuple[Told, ...]:
+def story(events: Iterable[IncidentEvent], incident: str | None) -> tuple[Told, ...]:
     """What happened in an incident, in order; None is what belongs to none, such as restarts after crashes."""
-    own = (event for event in with_proofs(events) if event.get("incident") == incident)
-    return tuple(Told(float(e["time_unix_s"]), said, e["event"]) for e in own if (said := sentence(e)) is not None)
+    own = (event for event in with_proofs(events) if event.incident == incident)
+    return tuple(Told(e.time_unix_s, said, e.name) for e in own if (said := sentence(e)) is not None)
 
 
-def with_proofs(events: Iterable[Event]) -> Iterator[Event]:
+def with_proofs(events: Iterable[IncidentEvent]) -> Iterator[IncidentEvent]:
     """The events; a failed restart's with what was proved of its changes, which older logs do not repeat there."""
     proofs: dict[str, tuple[Proof, tuple[str, ...]]] = {}
     for event in events:
-        if event["event"] in PROOFS:
-            proofs[event["rollback"]] = proof_of(event)
-        elif event["event"] == "rung_failed" and "proof" not in event and event.get("rollback") in proofs:
-            proof, doubts = proofs[event["rollback"]]
-            yield {**event, "proof": str(proof), "doubts": doubts}
+        if isinstance(event, ChecksShown):
+            proofs[event.rollback] = event.proof
+        elif isinstance(event, RungFailed) and not event.has("proof") and event.rollback in proofs:
+            proof, doubts = proofs[event.rollback]
+            yield replace(event, proof=proof, doubts=doubts)
             continue
         yield event
 
 
-def sentence(event: Event) -> str | None:
+def sentence(event: IncidentEvent) -> str | None:
     """One event as a sentence; None for the end of an action whose beginning was told, when it went well."""
-    told = _TOLD.get(event["event"])
+    told, other = _TOLD.get(type(event)), f"{event.name}, in the words of another version"
+    if isinstance(event, UnreadEvent):  # the rest of the story is still worth telling
+        return other if event.why is not None else None
     try:
         return told(event) if told else None
-    except (KeyError, TypeError, LineError):  # of an older version: the rest of the story is still worth telling
-        return f"{event['event']}, in the words of another version"
+    except (KeyError, TypeError):
+        return other
 
 
-def _opened(event: Event) -> str:
-    onset, led_by, found = event["onset_range"], event.get("led_by") or (), event.get("moved_first")
-    when = f", onset at step {onset[0]} to {onset[1]}, seen at {event['alarm_step']}" if onset else ""
-    led = f"; led by {', '.join(led_by)}" if led_by else ""  # as older logs have it
-    led = led if found is None else f"; {FirstMoved.from_json(found).sentence}"
-    return f"opened{when}: {event['reason']}{led}"
+def _opened(event: Opened) -> str:
+    onset, found = event.onset_range, event.moved_first
+    when = f", onset at step {onset[0]} to {onset[1]}, seen at {event.alarm_step}" if onset else ""
+    led = f"; led by {', '.join(event.led_by)}" if event.led_by else ""  # as older logs have it
+    led = led if found is None else f"; {found.sentence}"
+    return f"opened{when}: {event.reason}{led}"
 
 
-def _shadow(event: Event) -> str:
-    if event.get("refusal"):
-        return f"would have done nothing: {event['refusal']}"
-    return f"would have applied {_decision(event)}"
+def _shadow(event: Shadow) -> str:
+    return f"would have done nothing: {event.refusal}" if event.refusal else f"would have applied {_decision(event)}"
 
 
-def _proof(event: Event) -> str:
-    proof, doubts = proof_of(event)
-    attempt, rollback, named = event["attempt"], event["rollback"], ", ".join(doubts)
+def _proof(event: ChecksShown) -> str:
+    proof, doubts = event.proof
+    attempt, rollback, named = event.attempt, event.rollback, ", ".join(doubts)
     if proof is Proof.CONFIRMED:
-        return f"attempt {attempt} confirms {rollback}: {len(event['checks'])} checks hold"
+        return f"attempt {attempt} confirms {rollback}: {len(event.checks)} checks hold"
     if proof is Proof.CONTRADICTED:
         return f"attempt {attempt} contradicts {rollback}, which did not take effect: {named}"
     return f"attempt {attempt} contradicts nothing of {rollback}; not verified: {named}"
 
 
-def _rung_failed(event: Event) -> str:
-    proof = Proof(event["proof"]) if event.get("proof") else None
-    return f"{event['rollback']} {failure(event['reason'], proof, event.get('doubts') or ())}"
-
-
 _STARTS = {"continued": "continues the run", "not continued": "does not continue the run", "unknown": "starts"}
-_TOLD: Mapping[str, Callable[[Event], str]] = {
-    "opened": _opened,
-    "baseline_completed": lambda _: "what the job script asks for is recorded: Slurm answers again",
-    "proposed": lambda e: f"proposed {_decision(e)}, digest {e['digest'][:12]}: waits for `sentinel approve`",
-    "approved": lambda e: f"approved by {e['by']}, digest {e['digest'][:12]}",
-    "expired": lambda e: f"the proposal expired unanswered, digest {e['digest'][:12]}: nothing is done",
-    "waiting": lambda e: f"{e['rung']!r} watches until step {e['until_step']}; hypothesis: {e['hypothesis']}",
-    "wait_over": lambda e: f"{e['rung']!r} did not help: {e['reason']}",
-    **removed_records.TOLD,
-    "bisect_begun": lambda e: f"rung {e['rung']!r} asks for the cause: the run is bisected from before the onset",
-    "bisect_ended": lambda e: f"the bisect has ended: {e['reason']}",
-    "rung_skipped": lambda e: f"rung {e['rung']!r} is skipped: {e['reason']}",
-    "shadow": _shadow,
-    "decided": lambda e: f"decided {e['rollback']}: {_decision(e)}; hypothesis: {e['hypothesis']}",
-    "intent": lambda e: _doing(e["action"]),
-    "failed": lambda e: f"failed: {_doing(e['action'])}: {e['reason']}",
-    "applied": lambda e: f"{e['rollback']} is carried out",
-    **dict.fromkeys(PROOFS, _proof),
-    "rung_failed": _rung_failed,
-    "stopped": lambda e: f"stopped, a person is needed: {e['reason']}",
-    "start_audited": lambda e: f"attempt {e['attempt']} {_STARTS.get(e['verdict'], e['verdict'])}: {e['reason']}",
-    "alert_firing": lambda e: f"{e['topic']}: {e['reason']}",
-    "alert_resolved": lambda e: f"{e['topic']} is over: {e['reason']}",
-    "purged": lambda _: "a person had the quarantine deleted: this can't be undone any more",
-    "closed": lambda e: f"closed, {e['outcome']}: {e['reason']}",
+_TOLD: Mapping[type[IncidentEvent], Callable[[Any], str]] = {
+    log_events.Opened: _opened,
+    log_events.BaselineCompleted: lambda _: "what the job script asks for is recorded: Slurm answers again",
+    log_events.Proposed: lambda e: f"proposed {_decision(e)}, digest {e.digest[:12]}: waits for `sentinel approve`",
+    log_events.Approved: lambda e: f"approved by {e.by}, digest {e.digest[:12]}",
+    log_events.Expired: lambda e: f"the proposal expired unanswered, digest {e.digest[:12]}: nothing is done",
+    log_events.Waiting: lambda e: f"{e.rung!r} watches until step {e.until_step}; hypothesis: {e.hypothesis}",
+    log_events.WaitOver: lambda e: f"{e.rung!r} did not help: {e.reason}",
+    log_outcomes.RaceBegun: lambda e: f"{', '.join(repr(r['rung']) for r in e.entrants)} race to step {e.until_step}",
+    log_outcomes.RaceEnded: lambda e: f"the race has ended: {e.reason}",
+    log_outcomes.BisectBegun: lambda e: (
+        f"rung {e.rung!r} asks for the cause: the run is bisected from before the onset"
+    ),
+    log_outcomes.BisectEnded: lambda e: f"the bisect has ended: {e.reason}",
+    log_events.RungSkipped: lambda e: f"rung {e.rung!r} is skipped: {e.reason}",
+    log_events.Shadow: _shadow,
+    log_events.ShadowRefused: lambda e: f"would have done nothing: {e.refusal}",
+    log_events.Decided: lambda e: f"decided {e.rollback}: {_decision(e)}; hypothesis: {e.hypothesis}",
+    log_outcomes.Intent: lambda e: _doing(e.action),
+    log_outcomes.UndoIntent: lambda e: _doing(e.action),
+    log_outcomes.Failed: lambda e: f"failed: {_doing(e.action)}: {e.reason}",
+    log_outcomes.Applied: lambda e: f"{e.rollback} is carried out",
+    **dict.fromkeys((log_outcomes.Proved, log_outcomes.NotVerified, log_outcomes.NotProved), _proof),
+    log_outcomes.RungFailed: lambda e: f"{e.rollback} {failure(e.reason, e.proof, e.doubts)}",
+    log_outcomes.IncidentStopped: lambda e: f"stopped, a person is needed: {e.reason}",
+    log_outcomes.StartAudited: lambda e: f"attempt {e.attempt} {_STARTS.get(e.verdict, e.verdict)}: {e.reason}",
+    log_outcomes.AlertFiring: lambda e: f"{e.topic}: {e.reason}",
+    log_outcomes.AlertResolved: lambda e: f"{e.topic} is over: {e.reason}",
+    log_outcomes.Purged: lambda _: "a person had the quarantine deleted: this can't be undone any more",
+    log_outcomes.Closed: lambda e: f"closed, {e.outcome}: {e.reason}",
 }
 
 
-def _decision(event: Event) -> str:
-    changes = "; ".join(event.get("changes") or ()) or "nothing is changed but the checkpoint"
-    probe = removed_records.probe_of(event)
-    goes_on = f", which goes on from {probe}" if probe else ""
-    return f"{event['rung']!r} from {event['target']['tag'] or 'scratch'} ({changes}){goes_on}"
+def _decision(event: PlannedRollback) -> str:
+    changes = "; ".join(event.changes) or "nothing is changed but the checkpoint"
+    adopts = event.adopts if isinstance(event, log_events.Decided) else None
+    goes_on = f", which goes on from {adopts.probe}" if adopts is not None else ""
+    return f"{event.rung!r} from {event.target.tag or 'scratch'} ({changes}){goes_on}"
 
 
-def _stopped(action: Event) -> str:
+def _stopped(action: Mapping[str, Any]) -> str:
     hung = ", which hung; its stacks were kept first" if action.get("keep_stacks") else ""
     return f"stopped {', '.join(action['jobs'])}{hung}"
 
 
-_DONE: Mapping[str, Callable[[Event], str]] = {
+# what an action has done, of the fields that it was recorded with
+_DONE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "verify_checkpoint": lambda a: f"read {a['tag']} whole",
     "restore_pinned": lambda a: f"brought {a['tag']} back from its pin",
     "prepare_job": lambda _: "prepared the restart",
@@ -130,12 +132,14 @@ _DONE: Mapping[str, Callable[[Event], str]] = {
     "branch_wandb": lambda a: f"began a branch in W&B at step {a['global_step']}",
     "write_overrides": lambda _: "wrote overrides.json",
     "start_job": lambda _: "started the job",
-    **removed_records.DONE,
+    "start_probe": lambda a: f"started the probe {a['probe']}",  # this and the next two: of older releases
+    "stop_probe": lambda a: f"stopped the probe {a['probe']}",
+    "adopt_probe": lambda a: f"made the checkpoints of {a['probe']} up to {a['tag']} the run's",
     "ask_for_save": lambda a: f"asked the trainer for a save: {a['reason']}",
     "undo": lambda _: "took the rollback back",
 }
 
 
-def _doing(action: Event) -> str:
-    done = _DONE.get(action["kind"])
-    return done(action) if done else str(action["kind"])
+def _doing(action: RecordedAction) -> str:
+    done = _DONE.get(action.kind)
+    return done(action.details) if done else action.kind

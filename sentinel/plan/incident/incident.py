@@ -13,8 +13,6 @@ from sentinel.plan.incident.baseline import Baseline
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Overrides, encode_overrides
 
-Event = Mapping[str, Any]  # of the incident log, as a line of it holds one: see `events`
-
 
 class Proof(StrEnum):
     """What is known of one change."""
@@ -24,10 +22,6 @@ class Proof(StrEnum):
     NOT_VERIFIED = "not verified"
 
 
-# event -> what it says that an attempt has shown of a rollback's changes
-PROOFS = {"proved": Proof.CONFIRMED, "not_verified": Proof.NOT_VERIFIED, "not_proved": Proof.CONTRADICTED}
-
-
 def failure(reason: str, proof: Proof | None, doubts: Iterable[str]) -> str:
     """A failed restart as a phrase: only a rung whose every change is confirmed can be said not to have helped."""
     if proof is Proof.CONFIRMED:
@@ -35,25 +29,6 @@ def failure(reason: str, proof: Proof | None, doubts: Iterable[str]) -> str:
     if proof is Proof.CONTRADICTED:
         return f"did not take effect: {reason}"
     return f"failed, and it is not verified that {', '.join(doubts) or 'the change'} took effect: {reason}"
-
-
-def proof_of(event: Event) -> tuple[Proof, tuple[str, ...]]:
-    """What an event of a proof says, and the checks that it leaves in doubt. Older logs have `proved` where a change
-    was never reported, as long as the plan had foreseen that."""
-    checks = event.get("checks") or ()
-    if event["event"] == "not_proved":
-        return Proof.CONTRADICTED, tuple(c["what"] for c in checks if answer_of(c) is Proof.CONTRADICTED)
-    silent = [c["what"] for c in checks if c.get("changed", True) and answer_of(c) is Proof.NOT_VERIFIED]
-    return (Proof.NOT_VERIFIED if silent else Proof.CONFIRMED), tuple(silent)
-
-
-def answer_of(check: Mapping[str, Any]) -> Proof:
-    """The answer of a check as a log holds it; older logs have `holds`, true for a silence that was foreseen."""
-    if "answer" in check:
-        return Proof(check["answer"])
-    if not check.get("holds", True):
-        return Proof.CONTRADICTED
-    return Proof.NOT_VERIFIED if "reported" in check and check["reported"] is None else Proof.CONFIRMED
 
 
 # open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
@@ -147,7 +122,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """Rungs that an older release tried side by side, each as a probe: see `removed_records`."""
+    """Rungs that an older release tried side by side, each as a probe."""
 
     rungs: Mapping[str, str]  # probe -> rung
     until_step: int  # where every probe ends

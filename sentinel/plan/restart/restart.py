@@ -9,6 +9,8 @@ from itertools import pairwise
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Outcome, Turn
+from sentinel.plan.incident.log_events import Decided
+from sentinel.plan.incident.log_outcomes import Intent
 from sentinel.plan.observation import RunState
 from sentinel.plan.restart.actions import PointLatest, PrepareJob, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.restart.liveness import hindered, settles
@@ -56,8 +58,8 @@ def _turn(plan: Plan, facts: Facts) -> Turn:
 def was_stopped_for_hanging(facts: Facts) -> bool:
     """Whether sentinel has stopped the newest attempt's job, since it hung."""
     newest = facts.latest.number if facts.latest else None
-    stopped = (e for e in facts.events if e["event"] == "intent" and e["action"].get("keep_stacks"))
-    return any(e.get("newest_attempt") == newest for e in stopped)
+    stopped = (e for e in facts.events if isinstance(e, Intent) and e.action.details.get("keep_stacks"))
+    return any(e.newest_attempt == newest for e in stopped)
 
 
 def fruitless_starts(facts: Facts) -> int:
@@ -66,10 +68,10 @@ def fruitless_starts(facts: Facts) -> int:
     and the log's order: the trainer's clock and the daemon's may differ by minutes."""
     begun_after: list[float] = []
     for event in facts.events:
-        if event["event"] == "decided":
+        if isinstance(event, Decided):
             begun_after.clear()
-        elif event["event"] == "intent" and event["action"]["kind"] == "start_job":
-            begun_after.append(event.get("newest_attempt") or 0)
+        elif isinstance(event, Intent) and event.action.kind == "start_job":
+            begun_after.append(event.newest_attempt or 0)
     saved = [attempt.number for attempt in facts.journals if attempt.saved]
     spans = pairwise([*begun_after, math.inf])
     fruitful = [n for n, (after, last) in enumerate(spans, 1) if any(after < number <= last for number in saved)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sentinel.judge.events import Event as Divergence
@@ -12,8 +12,9 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import latest_targets
 from sentinel.plan.incident.baseline import baseline_of
-from sentinel.plan.incident.events import event, fold, opened
-from sentinel.plan.incident.incident import Event, Rollback
+from sentinel.plan.incident.events import fold, opened, skipped, waiting
+from sentinel.plan.incident.incident import Rollback
+from sentinel.plan.incident.log_events import IncidentEvent, WaitOver
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.restart.decision import decide
 
@@ -56,7 +57,7 @@ def would_do(
     saves, steps = saved_steps(lineage, alarm, save_every)
     if saves == "unknown":
         steps = latest_targets(baseline, divergence.onset_range[0], policy)
-    log: list[Event] = [_at({**opened(1, 1, baseline, None, reason=divergence.reason, verdict=verdict)})]
+    log: list[IncidentEvent] = [_at(opened(1, 1, baseline, None, reason=divergence.reason, verdict=verdict))]
     run = RunState(
         now_unix_s=0.0,
         checkpoints=tuple(
@@ -77,14 +78,11 @@ def would_do(
         plan = decide(incident, replace(run, incidents=incidents), replace(policy, quiet_hours=(), mode="act"))
         if (wait := plan.wait) is not None:
             passed.append(f"{wait.rung!r} would have watched until step {wait.until_step}")
-            named = {"rung": wait.rung, "hypothesis": wait.hypothesis}
-            log.append(
-                _at(event("waiting", incident.id, **named, from_step=wait.from_step, until_step=wait.until_step))
-            )
-            log.append(_at(event("wait_over", incident.id, rung=wait.rung, reason="it had not recovered")))
+            over = WaitOver(incident=incident.id, rung=wait.rung, reason="it had not recovered")
+            log += [_at(waiting(incident.id, wait)), _at(over)]
         elif (skip := plan.skip) is not None:
             passed.append(f"{skip.rung!r} could not have been carried out: {skip.reason}")
-            log.append(_at(event("rung_skipped", incident.id, **asdict(skip))))
+            log.append(_at(skipped(incident.id, skip)))
         else:
             why = plan.refusal or ("a bisect would have asked for the cause" if plan.bisects else plan.reason)
             return WouldDo(at_step=alarm, saves=saves, passed=tuple(passed), decision=plan.decision, reason=why)
@@ -105,5 +103,5 @@ def saved_steps(
     return ("unknown", ()) if save_every is None else ("assumed", range(save_every, until + 1, save_every))
 
 
-def _at(event: Event) -> Event:
-    return {**event, "time_unix_s": 0.0}
+def _at(event: IncidentEvent) -> IncidentEvent:
+    return replace(event, time_unix_s=0.0)

@@ -10,7 +10,8 @@ from typing import Any, Self
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, Turn
 from sentinel.plan.incident.events import fold
-from sentinel.plan.incident.incident import Event
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.restart.actions import Action
 from sentinel.plan.restart.actions import to_json as action_to_json
 from sentinel.vocabulary.codec import Form, kept, read
@@ -18,7 +19,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.texts import without_secrets
 
-SHIFTED = "shifted_by_s"  # in an event whose times are not those of the log
 _FORM = Form(error=ConfigError, name="the kept turn", ignores_unknown=True, checks_ranges=False)
 
 
@@ -31,7 +31,7 @@ class KeptTurn:
     decided: Mapping[str, Any]  # the turn, as `told` gives it
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], log: tuple[Event, ...] = ()) -> Self:
+    def from_json(cls, data: Mapping[str, Any], log: tuple[IncidentEvent, ...] = ()) -> Self:
         """`log`: the incident log, where the turn does not bring its own. ConfigError names what is wrong."""
         facts, run = dict(data.get("facts") or {}), {}
         if isinstance(facts.get("run"), Mapping):
@@ -43,9 +43,11 @@ class KeptTurn:
                     f"the kept turn was decided when the incident log had {count} events, and it has {len(log)}"
                 )
             shifts = dict(data.get("shifts") or ())
-            own = [shifted(event, shifts[n]) if n in shifts else event for n, event in enumerate(log[:count])]
-        read_back = read(Facts, {**facts, "run": run, "events": own}, "facts", _FORM)
-        read_back = replace(read_back, run=replace(read_back.run, incidents=fold(own)))
+            events = tuple(event.shifted(shifts[n]) if n in shifts else event for n, event in enumerate(log[:count]))
+        else:
+            events = tuple(map(event_of, own))
+        read_back = read(Facts, {**facts, "run": run, "events": []}, "facts", _FORM)
+        read_back = replace(read_back, run=replace(read_back.run, incidents=fold(events)), events=events)
         decided = data.get("turn")
         policy = read(Policy, data.get("policy"), "policy", _FORM)
         return cls(facts=read_back, policy=policy, decided=decided if isinstance(decided, Mapping) else {})
@@ -55,24 +57,19 @@ def to_json(facts: Facts, policy: Policy, turn: Turn, *, with_log: bool = False)
     """The turn as it is kept, without secrets. The events of the incident log are counted, unless they are to come
     with it: the log only grows."""
     found = kept(replace(facts, events=(), run=replace(facts.run, incidents=())))
-    found["events"] = kept(facts.events) if with_log else None
+    found["events"] = [event.to_json() for event in facts.events] if with_log else None
     del found["run"]["incidents"]
-    shifts = [[n, e[SHIFTED]] for n, e in enumerate(facts.events) if SHIFTED in e]
+    shifts = [[n, e.shifted_by_s] for n, e in enumerate(facts.events) if e.shifted_by_s is not None]
     of_log = {"events_before": len(facts.events), "shifts": shifts}
     made = {"facts": found, **of_log, "policy": kept(policy), "turn": told(turn)}
     # as a file would hold it: two decisions are compared by their texts
     return dict(without_secrets(load_object(dump_json(made))))
 
 
-def shifted(event: Event, by_s: float) -> Event:
-    """The event, so much later than the incident log says: the wall clock was set since."""
-    times = [key for key in ("time_unix_s", "since_unix_s") if key in event]
-    return {**event, **{key: float(event[key]) + by_s for key in times}, SHIFTED: by_s}
-
-
 def told(turn: Turn) -> dict[str, Any]:
     """All of a turn as plain data; of an undo the incident's name."""
-    plain = kept(replace(turn, undo=(), actions=()))
+    plain = kept(replace(turn, undo=(), actions=(), records=(), alert_records=()))
+    plain |= {name: [e.to_json() for e in getattr(turn, name)] for name in ("records", "alert_records")}
     actions = [_action(action) for action in turn.actions]
     return dict(load_object(dump_json({**plain, "undo": [i.id for i in turn.undo], "actions": actions})))
 

@@ -32,8 +32,8 @@ class WhatIf:
 
 def comes_to(turn: Turn) -> str:
     """What is done and recorded, and why, as one line."""
-    recorded = [str(e["event"]).replace("_", " ") for e in turn.records]
-    rungs = [f" (rung {e['rung']!r})" if "rung" in e else "" for e in turn.records]
+    recorded = [e.kind.replace("_", " ") for e in turn.records]
+    rungs = [f" (rung {rung!r})" if (rung := getattr(e, "rung", None)) is not None else "" for e in turn.records]
     done = [describe(action) for action in turn.actions]
     parts = [f"records: {', '.join(map(str.__add__, recorded, rungs))}"] if recorded else []
     parts += [f"does: {', '.join(done)}"] if done else []
@@ -54,7 +54,7 @@ def what_would_change(facts: Facts, policy: Policy) -> tuple[WhatIf, ...]:
 
 def _essence(turn: Turn) -> tuple[object, ...]:
     """What is done, not in which words."""
-    records = [(e["event"], e.get("rung"), e.get("target"), e.get("refusal")) for e in turn.records]
+    records = [(e.kind, *(getattr(e, name, None) for name in ("rung", "target", "refusal"))) for e in turn.records]
     undo = [i.id for i in turn.undo]
     return str(records), turn.actions, undo, turn.outcome, turn.pins, turn.message is None
 

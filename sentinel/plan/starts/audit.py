@@ -9,7 +9,9 @@ from enum import StrEnum
 
 from sentinel.plan.choose.mitigation import changed_keys
 from sentinel.plan.incident.baseline import baseline_of
-from sentinel.plan.incident.incident import Event, Rollback
+from sentinel.plan.incident.incident import Rollback
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_outcomes import StartAudited
 from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.proof import Check
 from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, StateLoaded, StateSaved
@@ -150,21 +152,29 @@ class StartAudit:
         return self.fault in SPOILS
 
 
-def audited(found: StartAudit) -> Event:
+def audited(found: StartAudit) -> StartAudited:
     """For the incident log."""
-    facts = {"attempt": found.attempt, "resumed_from": found.resumed_from, "verdict": str(found.verdict)}
-    told = [check.to_json() for check in found.checks]
-    return {"event": "start_audited", "incident": None, **facts, "fault": found.fault, "reason": found.reason} | {
-        "checks": told
-    }
+    return StartAudited(
+        incident=None,
+        attempt=found.attempt,
+        resumed_from=found.resumed_from,
+        verdict=str(found.verdict),
+        fault=found.fault,
+        reason=found.reason,
+        checks=tuple(check.recorded for check in found.checks),
+    )
 
 
-def audits_of(events: tuple[Event, ...]) -> Mapping[int, StartAudit]:
+def audits_of(events: tuple[IncidentEvent, ...]) -> Mapping[int, StartAudit]:
     """Attempt -> its audit, as the incident log has it."""
-    names = ("attempt", "resumed_from", "reason", "fault")
-    found = [
-        StartAudit(**{name: e[name] for name in names}, verdict=Continued(e["verdict"]))
+    return {
+        e.attempt: StartAudit(
+            attempt=e.attempt,
+            resumed_from=e.resumed_from,
+            verdict=Continued(e.verdict),
+            reason=e.reason,
+            fault=e.fault,
+        )
         for e in events
-        if e["event"] == "start_audited"
-    ]
-    return {one.attempt: one for one in found}
+        if isinstance(e, StartAudited)
+    }

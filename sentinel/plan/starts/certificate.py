@@ -9,7 +9,9 @@ from sentinel.judge.events import Event as JudgeEvent
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt, History
 from sentinel.plan.incident.events import fold
-from sentinel.plan.incident.incident import Event, Incident
+from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_outcomes import Done
 from sentinel.plan.observation import Checkpoint, RunState, SpoiltSpan
 from sentinel.plan.starts.audit import FIRST, StartAudit, audits_of
 from sentinel.vocabulary.sample import ScrapedSample
@@ -38,7 +40,7 @@ class Certificate:
         return bool(self.whole) and bool(self.healthy)
 
 
-def spoilt_spans(history: History, events: tuple[Event, ...]) -> tuple[SpoiltSpan, ...]:
+def spoilt_spans(history: History, events: tuple[IncidentEvent, ...]) -> tuple[SpoiltSpan, ...]:
     """Where the newest line of descent holds another model than the run's, by the audits of its starts, or may hold
     one while the last audit is not over; and where an undo has brought checkpoints back that are after the onset, until
     an attempt goes on from them."""
@@ -101,7 +103,7 @@ def certificates(
     run: RunState,
     history: History,
     judged: Collection[JudgeEvent],
-    events: tuple[Event, ...],
+    events: tuple[IncidentEvent, ...],
     *,
     pinned: Collection[str],
     manifests: Collection[str],
@@ -153,15 +155,12 @@ def _covers(event: JudgeEvent, step: int) -> bool:
     return event.onset_range[0] <= step and (event.end_step is None or step < event.end_step)
 
 
-def _read_whole(events: Iterable[Event]) -> frozenset[str]:
+def _read_whole(events: Iterable[IncidentEvent]) -> frozenset[str]:
     """Tags of the checkpoints that were read whole and found sound; one that was moved since may be another."""
     read: set[str] = set()
-    for event in events:
-        action = event.get("action") or {}
-        if event["event"] != "done":
-            continue
-        if action.get("kind") == "verify_checkpoint":
-            read.add(action["tag"])
-        elif action.get("kind") == "quarantine_checkpoints":
-            read -= set(action["tags"])
+    for action in (event.action for event in events if isinstance(event, Done)):
+        if action.kind == "verify_checkpoint":
+            read.add(action.details["tag"])
+        elif action.kind == "quarantine_checkpoints":
+            read -= set(action.details["tags"])
     return frozenset(read)

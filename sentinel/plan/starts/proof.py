@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.plan.choose.mitigation import changed_keys
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.incident.events import event, opened
-from sentinel.plan.incident.incident import PROOFS, Event, Proof, Rollback
+from sentinel.plan.incident.events import opened
+from sentinel.plan.incident.incident import Proof, Rollback
+from sentinel.plan.incident.log_events import Opened
+from sentinel.plan.incident.log_outcomes import ChecksShown, NotProved, NotVerified, Proved, RecordedCheck
 from sentinel.plan.starts.evidence import CLIPPING, Evidence, SettingFinding, exactly, find, lr_seen, seqlen_seen
 from sentinel.vocabulary.codec import document
 from sentinel.vocabulary.overrides import Once, Overrides
@@ -40,10 +42,11 @@ class Check:
         """Numbers are equal to 1 part in 10^9; what was not seen is not verified."""
         return self.found if self.found is not None else exactly(self.expected, self.reported).answer
 
-    def to_json(self) -> dict[str, Any]:
-        told = asdict(self) | {"answer": str(self.answer)}
-        del told["found"]
-        return told
+    @property
+    def recorded(self) -> RecordedCheck:
+        """For the incident log."""
+        same = {name: getattr(self, name) for name in ("what", "expected", "reported", "changed", "why")}
+        return RecordedCheck(**same, answer=self.answer)
 
 
 def confirmed(what: str) -> Check:
@@ -64,18 +67,19 @@ def outcome(checks: tuple[Check, ...]) -> Proof:
     return next((worst for worst in (Proof.CONTRADICTED, Proof.NOT_VERIFIED) if worst in answers), Proof.CONFIRMED)
 
 
-def proof_event(rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> Event:
+def proof_event(rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> ChecksShown:
     """What the incident log says of the checks of a restart."""
-    kind, told = next(k for k, found in PROOFS.items() if found is outcome(checks)), [c.to_json() for c in checks]
-    return event(kind, rollback.overrides.incident, rollback=rollback.id, attempt=attempt, checks=told)
+    shown = next(cls for cls in (Proved, NotVerified, NotProved) if cls.found is outcome(checks))
+    recorded = tuple(check.recorded for check in checks)
+    return shown(incident=rollback.overrides.incident, rollback=rollback.id, attempt=attempt, checks=recorded)
 
 
-def ignored(number: int, rollback: Rollback, attempt: int, baseline: Baseline, checks: tuple[Check, ...]) -> Event:
+def ignored(number: int, rollback: Rollback, attempt: int, baseline: Baseline, checks: tuple[Check, ...]) -> Opened:
     """An incident of its own: a rollback whose changes did not take effect."""
     wrong = [c for c in checks if c.answer is Proof.CONTRADICTED]
     named = "; ".join(f"{c.what} should be {c.expected!r} and is {c.reported!r}" for c in wrong)
     reason = f"{rollback.id} ({rollback.rung}) did not take effect: {named}"
-    return {**opened(number, attempt, baseline, rollback.overrides, reason=reason), "ignored": rollback.id}
+    return opened(number, attempt, baseline, rollback.overrides, reason=reason, ignored=rollback.id)
 
 
 def prove(rollback: Rollback, evidence: Evidence, baseline: Baseline | None = None) -> tuple[Check, ...]:

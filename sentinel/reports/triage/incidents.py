@@ -12,16 +12,18 @@ import numpy as np
 from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.judge.readings import Readings
 from sentinel.plan.alerts.sentences import story
-from sentinel.plan.incident.incident import PROOFS, Incident, Proof, Rollback, answer_of, overrides_to_json
+from sentinel.plan.incident.incident import Incident, Proof, Rollback, overrides_to_json
+from sentinel.plan.incident.log_events import Decided, IncidentEvent, PlannedRollback, ShadowRefused
+from sentinel.plan.incident.log_outcomes import ActionEvent, ChecksShown, Done, Intent
 from sentinel.reports.past import PageSettings, Past, joined, moved_first
 from sentinel.reports.triage.curves import layer_points
+from sentinel.vocabulary.codec import kept
 
 _TONES = {
     **dict.fromkeys(("opened", "failed", "not_proved", "rung_failed", "wait_over", "stopped", "expired"), "bad"),
     **dict.fromkeys(("proved", "closed", "approved"), "good"),
     **dict.fromkeys(("decided", "proposed", "shadow", "waiting", "rung_skipped"), "plan"),
 }
-_PLANS = ("decided", "proposed", "shadow")  # shadow: what would have been done, in mode observe
 _BEFORE_STEPS, _AFTER_STEPS = 3, 1  # the batches that are suspected: from so long before the onset to so long after it
 _CALM_STEPS = 100  # how far back before the onset lies what is usual for a layer or a spread of ranks
 _TEXTS, _TEXT_CHARACTERS = 256, 600  # texts of the suspected samples that are shown: how many, and how much of each
@@ -31,7 +33,7 @@ _FIELDS = ("status", "outcome", "note", "attempt", "onset_range", "alarm_step", 
 
 
 def incident_document(incident: Incident, past: Past, settings: PageSettings) -> dict[str, Any]:
-    events = [event for event in past.events if event.get("incident") == incident.id]
+    events = [event for event in past.events if event.incident == incident.id]
     moved = moved_first(incident, past)
     return {
         "incident": incident.id,
@@ -39,7 +41,11 @@ def incident_document(incident: Incident, past: Past, settings: PageSettings) ->
         "led_by": moved.led_by,
         "led": moved.sentence,
         "story": [asdict(one) | {"tone": _TONES.get(one.event, "done")} for one in story(events, incident.id)],
-        "plans": [_plan(e, incident, events, settings.scripts) for e in events if e["event"] in _PLANS],
+        "plans": [
+            _plan(e, incident, events, settings.scripts)
+            for e in events
+            if isinstance(e, PlannedRollback | ShadowRefused)
+        ],
         "commands": _commands(incident, settings.run_option),
         "suspects": suspects(incident, past, settings.texts, moved),
         "bisect": settings.bisects.get(incident.id),
@@ -47,16 +53,20 @@ def incident_document(incident: Incident, past: Past, settings: PageSettings) ->
 
 
 def _plan(
-    event: Mapping[str, Any], incident: Incident, events: Sequence[Mapping[str, Any]], scripts: Mapping[str, str]
+    event: PlannedRollback | ShadowRefused,
+    incident: Incident,
+    events: Sequence[IncidentEvent],
+    scripts: Mapping[str, str],
 ) -> dict[str, Any]:
     rollbacks = {rollback.id: rollback for rollback in incident.rollbacks}
-    done = rollbacks.get(event.get("rollback") or "") if event["event"] == "decided" else None
+    done = rollbacks.get(event.rollback) if isinstance(event, Decided) else None
     ran_with = {"standing": incident.baseline.to_json(), "once": {"seed": incident.baseline.seed}}
-    overrides = event.get("overrides") if done is None else overrides_to_json(done.overrides)
+    line = event.to_json()
+    overrides = line.get("overrides") if done is None else overrides_to_json(done.overrides)
     diff = scripts.get(done.id, "") if done is not None else ""
     keys = ("rollback", "rung", "hypothesis", "target", "changes", "refusal", "lost_steps")
-    return {key: event.get(key) for key in keys} | {
-        "kind": event["event"],
+    return {key: line.get(key) for key in keys} | {
+        "kind": event.kind,
         "outcome": None if done is None else _outcome(done, incident),
         "checks": [] if done is None else _checks(done, events),
         "actions": [] if done is None else _actions(done, events),
@@ -99,17 +109,17 @@ def _outcome(rollback: Rollback, incident: Incident) -> str:
     return "confirmed by the trainer; waits for the recovery" if rollback.proved else "under way"
 
 
-def _checks(rollback: Rollback, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _checks(rollback: Rollback, events: Sequence[IncidentEvent]) -> list[dict[str, Any]]:
     """What the attempt reported against the plan."""
-    of = [e for e in events if e["event"] in PROOFS and e.get("rollback") == rollback.id]
-    return [{**check, "answer": answer_of(check)} for check in of[-1].get("checks") or ()] if of else []
+    of = [e for e in events if isinstance(e, ChecksShown) and e.rollback == rollback.id]
+    return [kept(check) for check in of[-1].checks] if of else []
 
 
-def _actions(rollback: Rollback, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _actions(rollback: Rollback, events: Sequence[IncidentEvent]) -> list[dict[str, Any]]:
     """The actions that were intended for it, in order, and whether each was seen done."""
-    of = [e for e in events if e.get("rollback") == rollback.id]
-    done = {e["action"]["kind"] for e in of if e["event"] == "done"}
-    kinds = dict.fromkeys(e["action"]["kind"] for e in of if e["event"] == "intent")
+    of = [e for e in events if isinstance(e, ActionEvent) and e.rollback == rollback.id]
+    done = {e.action.kind for e in of if isinstance(e, Done)}
+    kinds = dict.fromkeys(e.action.kind for e in of if isinstance(e, Intent))
     return [{"kind": kind, "done": kind in done} for kind in kinds]
 
 
