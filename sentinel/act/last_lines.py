@@ -28,11 +28,11 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 def with_last_lines(events: Iterable[Event], look: Look, job_log: Path) -> list[Event]:
     """The events, with `last_lines` in those that tell of a job's death, where a job of the run has died. `job_log`:
     where the job's output goes, where the launcher does not say. Never raises."""
-    jobs = look.run.jobs
+    jobs = look.facts.jobs
     if not jobs.known or jobs.elsewhere or any(not writer.pending for writer in jobs.writers):
         return [*events]
     log = Path(jobs.last_log) if jobs.last_log is not None else job_log
-    told, since = (("stopped", None), ("alert_firing", "down")), max(look.run.starts_unix_s, default=None)
+    told, since = (("stopped", None), ("alert_firing", "down")), max(look.facts.liveness.starts_unix_s, default=None)
     made: list[Event] = []
     for event in events:
         tells = (event["event"], event.get("topic")) in told

@@ -39,7 +39,7 @@ def approve(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, y
 
 def _price(config: Config, event: Event) -> str:
     """What the rollback loses as of now: the run may have trained on for hours since it was proposed."""
-    run = observer_of(config, neighbours_of(config)).look(clock()).run
-    cost = price(proposed_in(event), run)
+    facts = observer_of(config, neighbours_of(config)).look(clock()).facts
+    cost = price(proposed_in(event), facts)
     hours = "" if cost.lost_gpu_hours is None else f" ({cost.lost_gpu_hours:.3g} GPU-hours)"
     return f"lost as of now: {cost.lost_steps} steps{hours}; when it was proposed: {event['lost_steps']}"

@@ -27,7 +27,8 @@ from sentinel.durable import move, os_errors_named, write_atomically
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import not_applied, overrides_for
-from sentinel.plan.observation import JobsSeen, Life, RunState
+from sentinel.plan.facts import Facts
+from sentinel.plan.observation import JobsSeen, Life
 from sentinel.plan.restart.liveness import life_of
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.overrides import Anchor
@@ -169,7 +170,7 @@ def journal(config: Config, near: Near) -> Iterator[Finding]:
     """What the readings tell, read once: of the newest attempt, and of the ladder."""
     look = observer_of(config, near()).look(clock())
     yield from _newest_attempt(config, look)
-    yield from _ladder(config.policy.ladder, look.run)
+    yield from _ladder(config.policy.ladder, look.facts)
 
 
 def _newest_attempt(config: Config, look: Look) -> Iterator[Finding]:
@@ -192,7 +193,7 @@ def _newest_attempt(config: Config, look: Look) -> Iterator[Finding]:
     ours, hooks = version("training-sentinel"), attempt.started.hook_version
     both, differ = f"hook and daemon are both {ours}", f"the hook is {hooks or 'not reported'}, the daemon {ours}"
     yield Finding("ok", "versions", both) if hooks == ours else Finding("note", "versions", differ)
-    jobs, known = look.run.jobs, life_of(look.run)
+    jobs, known = look.facts.jobs, life_of(look.facts.liveness)
     if not jobs.known:
         yield Finding("note" if jobs.elsewhere else "bad", "job", jobs.why_unknown)
     elif jobs.writers:
@@ -216,9 +217,9 @@ def _no_attempt(config: Config, verdict: Verdict) -> Finding:
     return Finding("bad", what, none)
 
 
-def _ladder(rungs: Sequence[Rung], run: RunState) -> Iterator[Finding]:
+def _ladder(rungs: Sequence[Rung], facts: Facts) -> Iterator[Finding]:
     """Whether each rung can be carried out, with the settings that the trainer has reported and can apply."""
-    refusals = [_refusal(rung, run) for rung in rungs]
+    refusals = [_refusal(rung, facts) for rung in rungs]
     none_left = None not in refusals
     for why in refusals:
         if why is not None:
@@ -228,17 +229,17 @@ def _ladder(rungs: Sequence[Rung], run: RunState) -> Iterator[Finding]:
     yield Finding("ok", "ladder", f"{len(rungs)} rungs: {names}")
 
 
-def _refusal(rung: Rung, run: RunState) -> str | None:
+def _refusal(rung: Rung, facts: Facts) -> str | None:
     """Why the rung can't be carried out, a sentence that names it; None where it can, or where it restarts nothing."""
     if not rung.restarts:
         return None
     anchor = Anchor(global_step=1, consumed_samples=1, consumed_tokens=1)
     ids = {"incident": "doctor", "rollback": "doctor"}
     try:
-        overrides = overrides_for(rung, run.baseline, **ids, anchor=anchor, new_seed=1, onset_past=2)
+        overrides = overrides_for(rung, facts.settings.baseline, **ids, anchor=anchor, new_seed=1, onset_past=2)
     except ConfigError as error:
         return str(error)
-    why = not_applied(overrides, run.baseline, run)
+    why = not_applied(overrides, facts.settings.baseline, facts.settings, facts.jobs.start)
     return None if why is None else f"rung {rung.name!r}: {why}"
 
 

@@ -42,8 +42,8 @@ from sentinel.lab.probes.command import (
 )
 from sentinel.lab.probes.probe import Limits, Probe
 from sentinel.lint import Known
+from sentinel.plan.facts import Facts as RunFacts
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import RunState
 from sentinel.plan.starts.audit import audits_of
 from sentinel.vocabulary.errors import ConfigError, SlurmUnavailable
 from sentinel.vocabulary.sample import RunStarted
@@ -193,7 +193,7 @@ def bisect_about(
     config: Config,
     incident: Incident,
     history: History,
-    run: RunState,
+    facts: RunFacts,
     started: Sequence[RunStarted],
     say: Callable[[str], None],
     gpu_hours: float | None = None,
@@ -209,7 +209,7 @@ def bisect_about(
         nodes=nodes_of(config, begun),
     )
     audits = audits_of(tuple(incident_log_of(config).read()))
-    question = question_about(incident, history, run, config.judge, config.policy, means, audits)
+    question = question_about(incident, history, facts, config.judge, config.policy, means, audits)
     hours = (settings.gpu_hours, gpu_hours)
     limits = Limits(
         parallel=settings.parallel,

@@ -3,24 +3,35 @@ decision can be kept, and made again elsewhere."""
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 from sentinel.judge.detectors.attention_logits import LogitWarning
 from sentinel.judge.events import EventKind
-from sentinel.judge.history import History
+from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Recovery
 from sentinel.judge.series import Series
+from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident.baseline import OnsetReadings
 from sentinel.plan.incident.incident import Event, Incident, Rollback
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import (
+    BisectSeen,
+    Folders,
+    JobsSeen,
+    LivenessEvidence,
+    PersonsWord,
+    RunSettings,
+    SpoiltSpan,
+)
 from sentinel.plan.restart.actions import Action
 from sentinel.plan.starts.audit import StartAudit
 from sentinel.plan.starts.evidence import Evidence
 from sentinel.plan.topics import AlertTopic, RemovedTopic, Severity
+from sentinel.vocabulary.overrides import Anchor
 
 
 class Outcome(IntEnum):
@@ -67,7 +78,6 @@ class Memory:
     looked_again: bool = False  # whether the last turn did nothing, since its look took too long
     alert_states: Mapping[str, AlertState] = field(default_factory=dict)  # topic -> what is wrong, alerted or not
     verified_for: frozenset[str] = frozenset()  # digests of approvals whose target was read once more since
-    previews: Mapping[str, str | None] = field(default_factory=dict)  # digest -> why the job script can't carry it
 
     def shifted(self, by_s: float) -> Memory:
         """The same after the wall clock was set by so much."""
@@ -104,42 +114,126 @@ class PlateauSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Readings:
-    """What a decision needs of the judge beside the verdict."""
+class ReadingsSeen:
+    """What a decision needs of the journals and of the judge beside the verdict. Steps are optimizer steps."""
 
-    last_step: int | None = None  # of the newest reading; None before the first
+    journals: tuple[JournalFacts, ...] = ()  # in the order of the attempts' numbers
+    last_step: int | None = None  # the newest attempt's last global_step; None before its first
+    judged_step: int | None = None  # of the newest reading that the judge has taken, of any attempt; None before it
+    # the last step of the lineage that `latest` names: not of an attempt that an undo took back. None before the first
+    trained_to: int | None = None
+    positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
+    unhealthy_spans: tuple[UnhealthySpan, ...] = ()  # where the lineage's readings were far out of proportion
+    spoilt_spans: tuple[SpoiltSpan, ...] = ()  # of the lineage, by the audits of its starts
     logit_warning: LogitWarning | None = None  # in force: the largest attention logit is above its limit
     plateaus: tuple[PlateauSeen, ...] = ()
+
+    def anchor(self, step: int) -> Anchor:
+        """The position at that step, as far as it is known."""
+        return self.positions.get(step, Anchor(global_step=step))
+
+    def unhealthy_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
+        """The span of unhealthy readings, or of a bad start, that a checkpoint of that step lies in; None for none."""
+        spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.unhealthy_spans, *self.spoilt_spans)
+        return next((s for s in spans if s.first_step <= step <= s.last_step), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDemand:
+    """What is dear to read, and read only where `needs_of` asks for it; None where it was not asked for."""
+
+    onset: OnsetReadings | None = None  # where an incident is to be opened
+    evidence: Evidence | None = None  # where a new attempt has to prove a rollback
+    recovery: Recovery | None = None  # where a restart has to recover
+    bisect: BisectSeen | None = None  # where a rung asks for the cause
+    start: StartAudit | None = None  # of the newest attempt, while the incident log has no verdict on its start
+    previews: Mapping[str, str | None] = field(default_factory=dict)
+    """Digest of a decision -> why the job script can't carry it; None where it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnState:
+    """What the watch knows of itself."""
+
+    took_s: float = 0.0  # seconds that this observation took
+    silent_s: float = 0.0  # seconds since this watch found a new attempt or sample, by a clock that is never set
+    paging_problem: str | None = None  # why pages can't be written, as a sentence
+    failure: Failure | None = None
+
+
+_GROUPS = ("liveness", "folders", "settings", "readings", "person", "on_demand", "own")
+_INCIDENT = re.compile(r"incident-(\d{1,9})(?:-[rp]\d+)?$", re.ASCII)  # an incident, or one of its rollbacks or probes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that one turn is decided from."""
+    """All that one turn is decided from, beside the policy and the watch's memory."""
 
-    journals: tuple[JournalFacts, ...] = ()  # in the order of their numbers
-    readings: Readings = field(default_factory=Readings)
-    run: RunState
+    now_unix_s: float
+    minute_of_day: int | None = None  # local time, minutes since midnight; None where nobody asked
+    liveness: LivenessEvidence = field(default_factory=LivenessEvidence)
+    folders: Folders = field(default_factory=Folders)
+    settings: RunSettings = field(default_factory=RunSettings)
+    readings: ReadingsSeen = field(default_factory=ReadingsSeen)
+    person: PersonsWord = field(default_factory=PersonsWord)
     verdict: Verdict
-    events: tuple[Event, ...]  # the incident log, as it stands
-    took_s: float = 0.0  # seconds that the look took
-    silent_s: float = 0.0  # seconds since this watch found a new attempt or sample, by a clock that is never set
-    stalled_after_s: float = math.inf  # see Thresholds
-    onset: OnsetReadings | None = None  # read where an incident is to be opened
-    evidence: Evidence | None = None  # read where a new attempt has to prove a rollback
-    start: StartAudit | None = None  # of the newest attempt, while the incident log has no verdict on its start
-    recovery: Recovery | None = None  # read where a restart has to recover
-    paging_problem: str | None = None  # why pages can't be written, as a sentence
-    failure: Failure | None = None
-    memory: Memory = field(default_factory=Memory)
+    events: tuple[Event, ...] = ()  # the incident log, as it stands
+    incidents: tuple[Incident, ...] = ()  # what it says
+    on_demand: OnDemand = field(default_factory=OnDemand)
+    own: OwnState = field(default_factory=OwnState)
+
+    def changed(self, **values: Any) -> Facts:
+        """With other values of its own fields, or of a group's, each by the field's name."""
+        made = self
+        for name in _GROUPS:
+            group = getattr(made, name)
+            if inside := {key: values.pop(key) for key in type(group).__slots__ if key in values}:
+                made = replace(made, **{name: replace(group, **inside)})
+        return replace(made, **values)
+
+    @property
+    def jobs(self) -> JobsSeen:
+        return self.liveness.jobs
 
     @property
     def latest(self) -> JournalFacts | None:
         """The newest attempt; None before the first."""
-        return self.journals[-1] if self.journals else None
+        return self.readings.journals[-1] if self.readings.journals else None
 
     @property
     def newest_attempt(self) -> int | None:
-        return self.journals[-1].number if self.journals else None
+        return self.latest.number if self.latest is not None else None
+
+    @property
+    def started_rollbacks(self) -> frozenset[str]:
+        """Those that some attempt has reported to be started for."""
+        return frozenset(journal.rollback for journal in self.readings.journals if journal.rollback)
+
+    @property
+    def open_incident(self) -> Incident | None:
+        """The incident that is neither closed nor stopped, or None; there is one at most."""
+        return next((i for i in self.incidents if i.status not in ("closed", "stopped")), None)
+
+    @property
+    def next_incident(self) -> int:
+        """The number of the next incident: larger than any that the log, an attempt, a job or the quarantine names. The
+        log alone does not tell: it may have been deleted with the state folder, while the attempt that trains still
+        reports the rollback that it was started for."""
+        named = {*(i.id for i in self.incidents), *self.folders.quarantined, *self._rollbacks_begun}
+        return 1 + max((int(found[1]) for name in named if name and (found := _INCIDENT.match(name))), default=0)
+
+    @property
+    def unfinished(self) -> tuple[Incident, ...]:
+        """Incidents of which an undo, or the last rollback, was begun and not brought to its end; the newest first. A
+        rollback whose job was seen has been carried out, whatever the log had no time to say: what its job has written
+        since is not to be taken back with it."""
+        begun = self._rollbacks_begun
+        half = [i for i in self.incidents if i.undoing or (i.half_done is not None and i.half_done.id not in begun)]
+        return tuple(reversed(half))
+
+    @property
+    def _rollbacks_begun(self) -> set[str | None]:
+        return {*self.started_rollbacks, *(w.rollback for w in self.jobs.writers)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,27 +275,27 @@ def started_for(facts: Facts, rollback: Rollback) -> JournalFacts | None:
     return attempt if attempt is not None and attempt.rollback == rollback.id else None
 
 
-def journals_of(history: History) -> tuple[JournalFacts, ...]:
-    """Of each attempt what a decision needs."""
-    return tuple(
-        JournalFacts(
-            number=number,
-            reported=attempt.started is not None,
-            rollback=attempt.started.rollback if attempt.started is not None else None,
-            made=attempt.made,
-            saved=bool(attempt.saved),
-            finished=attempt.finished is not None,
-            end_reason=attempt.end_reason,
-        )
-        for number, attempt in sorted(history.attempts.items())
+def readings_of(history: History, series: Series, **more: Any) -> ReadingsSeen:
+    """Of the history and the judge's state what a decision needs; `more`: the fields that follow from neither alone."""
+    newest = history.latest
+    plateaus = [e for e in series.events if e.kind is EventKind.PLATEAU and e.end_step is None]
+    return ReadingsSeen(
+        journals=tuple(_journal(number, attempt) for number, attempt in sorted(history.attempts.items())),
+        last_step=newest.samples[-1].global_step if newest is not None and newest.samples else None,
+        judged_step=series.last.global_step if series.last is not None else None,
+        logit_warning=series.logit_warning,
+        plateaus=tuple(PlateauSeen(onset_step=e.onset_step, reason=e.reason) for e in plateaus),
+        **more,
     )
 
 
-def readings_of(series: Series) -> Readings:
-    """Of the judge's state what a decision needs."""
-    plateaus = [e for e in series.events if e.kind is EventKind.PLATEAU and e.end_step is None]
-    return Readings(
-        last_step=series.last.global_step if series.last is not None else None,
-        logit_warning=series.logit_warning,
-        plateaus=tuple(PlateauSeen(onset_step=e.onset_step, reason=e.reason) for e in plateaus),
+def _journal(number: int, attempt: Attempt) -> JournalFacts:
+    return JournalFacts(
+        number=number,
+        reported=attempt.started is not None,
+        rollback=attempt.started.rollback if attempt.started is not None else None,
+        made=attempt.made,
+        saved=bool(attempt.saved),
+        finished=attempt.finished is not None,
+        end_reason=attempt.end_reason,
     )

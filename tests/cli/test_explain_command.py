@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from sentinel.act.kept_turns import KeptTurns
 from sentinel.cli.commands import app
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.errors import SentinelError
 from sentinel.vocabulary.numbers import dump_json
 from tests.plan.simulated_run import World
@@ -28,8 +28,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     turns, world = KeptTurns(folder / "state" / "turns"), World(STORIES["recovers"][0])
     (folder / "state").mkdir()
     for w in world.follow():
-        facts = w.look(w.memory)
-        turns.keep(facts, w.story.policy, next_turn(facts, w.story.policy))
+        facts = w.look()
+        turns.keep(facts, w.story.policy, w.memory, decide(facts, w.story.policy, w.memory))
     (folder / "state" / "incidents.jsonl").write_text("".join(dump_json(e) + "\n" for e in world.events))
     return configuration(folder)
 

@@ -17,7 +17,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.restart.decision import Wanted, choose_target, decide, plan_by_hand
+from sentinel.plan.restart.decision import Wanted, choose_target, decide_rung, plan_by_hand
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
 from tests.support.recovery_plans import DIVERGED, POLICY, checkpoint, incident, run
 
@@ -265,7 +265,7 @@ def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says
         "global_step30 contains the divergence: the sum of sqrt(v) was 2e+10 between the steps 22 and 45, "
         "where 100 was usual before" in target.reason
     )
-    plan = decide(incident(), state, POLICY)
+    plan = decide_rung(incident(), state, POLICY)
     assert plan.decision is not None
     assert (plan.decision.target_tag, "2e+10" in plan.reason) == ("global_step20", True)
 

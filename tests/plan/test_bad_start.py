@@ -10,10 +10,11 @@ import pytest
 from sentinel.plan.alerts.alerts import alerts_of
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import choose_target
+from sentinel.plan.facts import Memory
 from sentinel.plan.observation import JobsSeen, SpoiltSpan
 from sentinel.plan.restart.actions import StopJob
 from sentinel.plan.starts.audit import Continued, StartAudit
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from tests.plan.looks import DOWN, HEALTHY, look
 from tests.support.recovery_plans import POLICY, incident, run
 
@@ -39,7 +40,7 @@ STOPS = Policy(mode="act", stop_bad_start=True, restart_on_crash=True)
 def test_a_bad_start_is_stopped_only_where_that_is_wanted_and_nothing_is_unknown(
     found: StartAudit, policy: Policy, seen: dict[str, Any], stops: bool
 ) -> None:
-    turn = next_turn(look(start=found, **{"verdict": HEALTHY, **seen}), policy)
+    turn = decide(look(start=found, **{"verdict": HEALTHY, **seen}), policy, Memory())
     assert [type(action) for action in turn.actions] == [StopJob] * stops
     assert [r["event"] for r in turn.records][:1] == ["start_audited"] * found.settled
 

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.look import Look
 from sentinel.act.starts import Starts, left_by_others
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident.incident import Event, Proof
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import Ancestor, Continued, Start, Trail
 from sentinel.plan.starts.checks import audit
 from sentinel.plan.starts.curves import learning_rate
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, RunFinished, RunStarted, Sample, StateLoaded
+from tests.support.facts import facts_of, look_of
 
 AT, BATCH, LAYERS = 100, 8, ("embedding", "h.0", "h.1", "head")
 LR = LrSchedule(peak=1e-3, warmup=20, decay_start=20, decay_end=400)
@@ -263,7 +263,7 @@ def test_a_checkpoint_that_the_attempt_may_be_saving_over_an_earlier_one_is_not_
     if finished:
         history.push(ends)
     half = Checkpoint(tag="global_step40", global_step=40, complete=False, problem="it has no model file")
-    state = RunState(now_unix_s=2.0, checkpoints=(half,), last_step=seen, step_time_s=0.1)
+    state = facts_of(now_unix_s=2.0, checkpoints=(half,), last_step=seen, step_time_s=0.1)
     found = left_by_others(history.attempts[2], history, state, took_s=0.3)
     assert (found and found.global_step) == newest
 
@@ -297,8 +297,8 @@ def test_a_start_from_scratch_is_told_also_once_latest_names_what_it_has_saved(
     if own:
         history.push(CheckpointSaved(attempt=2, global_step=10, time_unix_s=2.0, tag="global_step10"))
     saves = tuple(Checkpoint(tag=f"global_step{step}", global_step=step, complete=True) for step in (10, 40))
-    run = RunState(now_unix_s=9.0, checkpoints=saves, latest_tag=latest, last_step=first + 11, step_time_s=0.1)
+    run = facts_of(now_unix_s=9.0, checkpoints=saves, latest_tag=latest, last_step=first + 11, step_time_s=0.1)
     verdict = Verdict(kind=VerdictKind.HEALTHY, reason="")
-    look = Look.of(history, Series(Thresholds()), run=run, verdict=verdict, events=events)
+    look = look_of(history, Series(Thresholds()), run.changed(verdict=verdict, events=events))
     found = Starts().audit(look)
     assert (found and found.fault) == fault

@@ -155,9 +155,11 @@ def _open(drawn: Drawn, write: Any, incident: str, baseline: Mapping[str, Any]) 
 
 def _one_rollback(drawn: Drawn, write: Any, incident: str, rollback: str, baseline: Any) -> None:
     own = drawn.incident(())
-    run = replace(drawn.run(own), baseline=baseline, jobs=JobsSeen(), attempts=(), signs=(), last_step=300)
+    run = drawn.run(own).changed(baseline=baseline, jobs=JobsSeen(), attempts=(), signs=(), last_step=300)
     made = plan_by_hand(
-        Wanted(to="scratch", seed=9), Verdict(kind=VerdictKind.DIVERGED, reason="…"), run, drawn.policy()
+        Wanted(to="scratch", seed=9),
+        run.changed(verdict=Verdict(kind=VerdictKind.DIVERGED, reason="…")),
+        drawn.policy(),
     ).decision
     if made is None:
         return

@@ -18,15 +18,17 @@ from sentinel.lab.bisect.question import Means, question_of
 from sentinel.lab.bisect.record.evidence import evidence_of, sound_until
 from sentinel.lab.probes.probe import Probe, ProbeResult
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import BatchSizeSchedule, LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, RunStarted
 from tests.probes.test_probes import ALARM, AT, TAG, WINDOW
+from tests.support.facts import facts_of
 
 ONSET = AT + 10
 LR = LrSchedule(peak=1e-3, warmup=10, decay_end=400, decay_start=10)
@@ -46,7 +48,7 @@ INCIDENT = Incident(
     led_by=(),
     baseline=BASELINE,
 )
-RUN = RunState(now_unix_s=0.0, applies=frozenset(CHANGES), trainer="ours", baseline=BASELINE)
+RUN = facts_of(applies=frozenset(CHANGES), trainer="ours", baseline=BASELINE)
 _AFTER = {n: replace(s, consumed_samples=BATCH * n, global_batch_samples=BATCH) for n, s in WINDOW.after.items()}
 COUNTED = replace(WINDOW, onset_step=ONSET, after=_AFTER)
 _ALL = {"adam_variance_l1": 1.0, "adam_variance_max": 1.0, "momentum_l2": 1.0, "update_norm": 1.0, "param_norm": 50.0}
@@ -57,7 +59,7 @@ CONTROL, AGAIN, SKIP, OTHERS, ORDER = "control", "control-again", "skip-suspects
 FP32, LOWER, WARMUP, SLW, MOMENTS, NODE = "fp32", "lower-lr", "longer-warmup", "slw", "fresh-moments", "other-node"
 
 
-def question(means: Means = MEANS, incident: Incident = INCIDENT, run: RunState = RUN, **others: Any) -> Question:
+def question(means: Means = MEANS, incident: Incident = INCIDENT, run: Facts = RUN, **others: Any) -> Question:
     made = question_of(incident, run, COUNTED, tag=TAG, anchor=ANCHOR, means=means)
     return replace(made, **others)
 
@@ -308,7 +310,7 @@ def _standing(probe: Probe) -> TrainingSettings:
 
 
 def test_a_change_that_the_trainer_does_not_make_is_not_tried_and_the_reason_is_kept() -> None:
-    asked = question(Means(), run=replace(RUN, applies=frozenset({"lr"})))
+    asked = question(Means(), run=RUN.changed(applies=frozenset({"lr"})))
     assert set(asked.probes) == {CONTROL, AGAIN, LOWER, WARMUP}
     assert "does not apply" in asked.not_possible[ORDER]
     assert "skips no samples" in asked.not_possible[SKIP]
@@ -352,7 +354,7 @@ def test_the_checkpoint_is_of_the_line_that_diverged_and_not_one_that_a_later_at
                 saved = {"tag": f"global_step{step}", "global_step": step}
                 history.push(CheckpointSaved(attempt=attempt, time_unix_s=0.0, **saved))
     saves = (Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (10, 20, 30, 40))
-    run = replace(RUN, checkpoints=tuple(saves))
+    run = RUN.changed(checkpoints=tuple(saves))
     of_first = question_about(INCIDENT, history, run, Thresholds(), Policy(), MEANS)
     assert of_first.probes[CONTROL].tag == "global_step20"
     of_second = question_about(replace(INCIDENT, attempt=2), history, run, Thresholds(), Policy(), MEANS)
@@ -375,7 +377,7 @@ def test_a_checkpoint_that_was_saved_after_the_weights_had_left_all_proportion_i
         history.push(replace(sample, consumed_samples=BATCH * sample.global_step))
     saves = tuple(Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (20, 30, 40, 50))
     asked = replace(INCIDENT, onset_range=(60, 60), alarm_step=70)
-    made = question_about(asked, history, replace(RUN, checkpoints=saves), Thresholds(), Policy(), MEANS)
+    made = question_about(asked, history, RUN.changed(checkpoints=saves), Thresholds(), Policy(), MEANS)
     assert made.probes[CONTROL].tag == "global_step30"
     assert sound_until([replace(s, param_norm=None) for s in line], 60) is None
 
@@ -397,8 +399,8 @@ def resumed_late(onset: int, *, parent: bool = True) -> History:
     return history
 
 
-SAVED = replace(
-    RUN, checkpoints=tuple(Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (20, 40, 50, 60))
+SAVED = RUN.changed(
+    checkpoints=tuple(Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (20, 40, 50, 60))
 )
 LATE = replace(INCIDENT, attempt=2, onset_range=(45, 46), alarm_step=70)
 

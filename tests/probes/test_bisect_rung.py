@@ -12,7 +12,7 @@ from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.incident import Bisected
 from sentinel.plan.observation import BisectSeen, Checkpoint
-from sentinel.plan.restart.decision import decide
+from sentinel.plan.restart.decision import decide_rung
 from sentinel.plan.restart.rollback import Plan
 from sentinel.plan.turn_bisect import asks_for_cause
 from sentinel.vocabulary.errors import ConfigError
@@ -144,7 +144,7 @@ def test_it_is_over_once_nothing_runs_and_nothing_more_may_begin() -> None:
 def planned(told: BisectSeen | None, policy: Policy = POLICY, **state: Any) -> Plan:
     there = (Checkpoint(tag=TAG, global_step=AT, complete=True, verified=True),)
     run = replace(RUN, incidents=(INCIDENT,), bisect=told, **{"checkpoints": there, **state})
-    return decide(INCIDENT, run, policy)
+    return decide_rung(INCIDENT, run, policy)
 
 
 FOUND = seen({SKIP: "calm", OTHERS: "diverged"})
