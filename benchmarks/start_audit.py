@@ -36,7 +36,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.facts import Facts, readings_of
-from sentinel.plan.observation import Folders
+from sentinel.plan.observation import FoldersSeen
 from sentinel.plan.starts.audit import Continued, StartAudit, Trail
 from sentinel.plan.starts.checks import audit
 from sentinel.vocabulary.numbers import dump_json
@@ -148,7 +148,7 @@ def look_of(folder: Path) -> Look:
     for record in Journals(folder / "state").poll():
         history.push(record)
     there = Checkpoints(folder / "checkpoints")
-    folders = Folders(
+    folders = FoldersSeen(
         checkpoints=there.list(),
         latest_tag=there.latest(),
         overrides=OverridesFile(folder / "state" / "overrides.json").read(),

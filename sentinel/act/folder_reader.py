@@ -8,7 +8,7 @@ from sentinel.act.board import BoardReach
 from sentinel.act.neighbours import Neighbours
 from sentinel.adapters.checkpoints import Seen
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import Checkpoint, Folders
+from sentinel.plan.observation import Checkpoint, FoldersSeen
 
 
 class FolderReader:
@@ -19,11 +19,11 @@ class FolderReader:
         self._board = BoardReach(neighbours.tensorboard)
         self._verified: dict[str, Checkpoint] = {}
 
-    def read(self, incidents: tuple[Incident, ...], *, room: bool, fresh: bool) -> Folders:
+    def read(self, incidents: tuple[Incident, ...], *, room: bool, fresh: bool) -> FoldersSeen:
         """`room`: count the free space also while no incident is open; `fresh`: nothing remembered counts."""
         near, seen = self._near, self._near.checkpoints.look(fresh=fresh)
         board = self._board.look(now=fresh or any(i.status != "closed" for i in incidents))
-        return Folders(
+        return FoldersSeen(
             checkpoints=self._checkpoints(seen),
             place=near.checkpoints.files.place(),
             latest_tag=seen.latest,

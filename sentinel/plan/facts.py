@@ -20,7 +20,7 @@ from sentinel.plan.incident.baseline import OnsetReadings
 from sentinel.plan.incident.incident import Event, Incident, Rollback
 from sentinel.plan.observation import (
     BisectSeen,
-    Folders,
+    FoldersSeen,
     JobsSeen,
     LivenessEvidence,
     PersonsWord,
@@ -172,7 +172,7 @@ class Facts:
     now_unix_s: float
     minute_of_day: int | None = None  # local time, minutes since midnight; None where nobody asked
     liveness: LivenessEvidence = field(default_factory=LivenessEvidence)
-    folders: Folders = field(default_factory=Folders)
+    folders: FoldersSeen = field(default_factory=FoldersSeen)
     settings: RunSettings = field(default_factory=RunSettings)
     readings: ReadingsSeen = field(default_factory=ReadingsSeen)
     person: PersonsWord = field(default_factory=PersonsWord)

@@ -208,7 +208,7 @@ class LivenessEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
+class FoldersSeen:
     """What the run's folders hold: checkpoints, overrides.json, what TensorBoard and W&B have logged."""
 
     checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step

@@ -116,7 +116,7 @@ def test_an_incident_is_opened_with_all_that_came_before_it(tmp_path: Path) -> N
     tell(tmp_path, 1, *(sample(1, s, 9.0) for s in range(STEPS + 1, STEPS + 600)))
     look = observer.look(STEPS + 600.0)
     assert (look.verdict.kind, look.verdict.onset_range) == (VerdictKind.DIVERGED, (STEPS + 1, STEPS + 1))
-    onset = PastReader().read(look, Policy(), lambda _: None).facts.onset
+    onset = PastReader().read(look, Policy(), lambda _: None).facts.on_demand.onset
     assert onset is not None
     assert onset.best_mean == 2.0
     assert (onset.onset_samples, onset.onset_tokens) == (16 * (STEPS + 1), 2048 * (STEPS + 1) + 1)

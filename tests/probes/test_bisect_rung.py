@@ -143,7 +143,7 @@ def test_it_is_over_once_nothing_runs_and_nothing_more_may_begin() -> None:
 
 def planned(told: BisectSeen | None, policy: Policy = POLICY, **state: Any) -> Plan:
     there = (Checkpoint(tag=TAG, global_step=AT, complete=True, verified=True),)
-    run = replace(RUN, incidents=(INCIDENT,), bisect=told, **{"checkpoints": there, **state})
+    run = RUN.changed(incidents=(INCIDENT,), bisect=told, **{"checkpoints": there, **state})
     return decide_rung(INCIDENT, run, policy)
 
 
