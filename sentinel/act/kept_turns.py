@@ -14,7 +14,8 @@ from sentinel import bounded
 from sentinel.act.perform import without_seconds
 from sentinel.durable import write_atomically
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Memory, Turn
+from sentinel.plan.facts import Facts
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.review.kept_turn import to_json
 from sentinel.vocabulary.errors import ConfigError, LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object

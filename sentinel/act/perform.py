@@ -17,9 +17,9 @@ from sentinel.adapters.state_files import OwnPins
 from sentinel.durable import os_errors_named, write_atomically
 from sentinel.plan.alerts.sentences import sentence
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Turn
 from sentinel.plan.incident.events import event
 from sentinel.plan.incident.incident import Event, Rollback
+from sentinel.plan.outcome import Turn
 from sentinel.plan.restart.actions import (
     Action,
     AskForSave,

@@ -17,7 +17,7 @@ from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.readings import BANDED
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Mode
-from sentinel.plan.facts import Outcome
+from sentinel.plan.outcome import Outcome
 from sentinel.vocabulary.sample import Sample
 
 if TYPE_CHECKING:

@@ -1,87 +1,33 @@
-"""What a turn is decided from (Facts) and what it comes to (Turn), as plain data: nothing here is live, so that a
-decision can be kept, and made again elsewhere."""
+"""What a turn is decided from, as plain data: nothing here is live, so that a decision can be kept, and made again
+elsewhere."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Any
 
-from sentinel.judge.detectors.attention_logits import LogitWarning
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Recovery
 from sentinel.judge.series import Series
-from sentinel.judge.unhealthy_spans import UnhealthySpan
-from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.judge.verdict import Verdict
 from sentinel.plan.incident.baseline import OnsetReadings
 from sentinel.plan.incident.incident import Event, Incident, Rollback
 from sentinel.plan.observation import (
     BisectSeen,
     FoldersSeen,
     JobsSeen,
+    JournalFacts,
     LivenessEvidence,
     PersonsWord,
+    PlateauSeen,
+    ReadingsSeen,
     RunSettings,
-    SpoiltSpan,
 )
-from sentinel.plan.restart.actions import Action
 from sentinel.plan.starts.audit import StartAudit
 from sentinel.plan.starts.evidence import Evidence
-from sentinel.plan.topics import AlertTopic, RemovedTopic, Severity
-from sentinel.vocabulary.overrides import Anchor
-
-
-class Outcome(IntEnum):
-    """Why a watch has ended, as its exit code."""
-
-    FINISHED = 0  # the run reached its end and is healthy
-    NOT_WELL = 1  # the run reached its end with an incident that is not settled: mode observe only reports it
-    PERSON_NEEDED = 4  # sentinel has stopped acting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """The state of one topic at this look."""
-
-    topic: AlertTopic | RemovedTopic
-    reason: str | None = None  # what is wrong, as a sentence; None where nothing is, or not any more
-    severity: Severity = "critical"
-    within_s: float = 0.0  # seconds for which it may last before a person is alerted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertState:
-    """What is wrong, while it lasts."""
-
-    topic: AlertTopic | RemovedTopic
-    severity: Severity
-    reason: str  # the last one, as a sentence
-    since_unix_s: float
-    alerted_unix_s: float | None = None  # when a person was last alerted; None: not yet
-
-    def shifted(self, by_s: float) -> AlertState:
-        """The same after the wall clock was set by so much."""
-        alerted_unix_s = None if self.alerted_unix_s is None else self.alerted_unix_s + by_s
-        return replace(self, since_unix_s=self.since_unix_s + by_s, alerted_unix_s=alerted_unix_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What a watch remembers from turn to turn. All of it may be lost at any time: it costs a repetition."""
-
-    announced: tuple[VerdictKind, int | None] | None = None  # the verdict and the attempt that were logged last
-    plateaus: frozenset[int] = frozenset()  # first steps of the plateaus that were logged
-    turns: int = 0
-    looked_again: bool = False  # whether the last turn did nothing, since its look took too long
-    alert_states: Mapping[str, AlertState] = field(default_factory=dict)  # topic -> what is wrong, alerted or not
-    verified_for: frozenset[str] = frozenset()  # digests of approvals whose target was read once more since
-
-    def shifted(self, by_s: float) -> Memory:
-        """The same after the wall clock was set by so much."""
-        return replace(self, alert_states={topic: state.shifted(by_s) for topic, state in self.alert_states.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,52 +36,6 @@ class Failure:
 
     reason: str
     permanent: bool = False  # whether a person is needed; else it is tried again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalFacts:
-    """What a decision needs of one attempt's journal."""
-
-    number: int
-    reported: bool = False  # whether it has reported its start
-    rollback: str | None = None  # the rollback that it was started for, as it reports; None for any other
-    made: int = 0  # samples so far
-    saved: bool = False  # whether it has reported a checkpoint
-    finished: bool = False  # whether it has reported its own end
-    end_reason: str | None = None  # how it ended, "finished" only at its planned end; None while it has not
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlateauSeen:
-    """A loss that falls more slowly than it should, and does so still."""
-
-    onset_step: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingsSeen:
-    """What a decision needs of the journals and of the judge beside the verdict. Steps are optimizer steps."""
-
-    journals: tuple[JournalFacts, ...] = ()  # in the order of the attempts' numbers
-    last_step: int | None = None  # the newest attempt's last global_step; None before its first
-    judged_step: int | None = None  # of the newest reading that the judge has taken, of any attempt; None before it
-    # the last step of the lineage that `latest` names: not of an attempt that an undo took back. None before the first
-    trained_to: int | None = None
-    positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
-    unhealthy_spans: tuple[UnhealthySpan, ...] = ()  # where the lineage's readings were far out of proportion
-    spoilt_spans: tuple[SpoiltSpan, ...] = ()  # of the lineage, by the audits of its starts
-    logit_warning: LogitWarning | None = None  # in force: the largest attention logit is above its limit
-    plateaus: tuple[PlateauSeen, ...] = ()
-
-    def anchor(self, step: int) -> Anchor:
-        """The position at that step, as far as it is known."""
-        return self.positions.get(step, Anchor(global_step=step))
-
-    def unhealthy_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
-        """The span of unhealthy readings, or of a bad start, that a checkpoint of that step lies in; None for none."""
-        spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.unhealthy_spans, *self.spoilt_spans)
-        return next((s for s in spans if s.first_step <= step <= s.last_step), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,39 +134,6 @@ class Facts:
     @property
     def _rollbacks_begun(self) -> set[str | None]:
         return {*self.started_rollbacks, *(w.rollback for w in self.jobs.writers)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """What is done in one turn, in the order of these fields; what a field has no value for is not done."""
-
-    reason: str  # why just this, as a sentence
-    notes: tuple[str, ...] = ()  # lines for the daemon's log
-    undo: tuple[Incident, ...] = ()  # whose undo was begun and is carried to its end; one at most
-    pins: tuple[str, ...] | None = None  # the checkpoints that are kept from retention; None: as they were before
-    message: str | None = None  # what the person at the terminal is told, beside the records
-    records: tuple[Event, ...] = ()  # events for the incident log, to be written before the action
-    actions: tuple[Action, ...] = ()  # one at most: the next look sees its effect
-    on_record: bool = True  # whether the action is logged: reading a checkpoint in mode observe is none upon the run
-    incident: str | None = None  # what the action belongs to, for the incident log; None for a restart after a crash
-    rollback: str | None = None
-    down: str | None = None  # why the job stays down, where sentinel will not start it; it becomes an alert
-    down_within_s: float = 0.0  # seconds for which it may be down before a person is told
-    alerts: tuple[Alert, ...] = ()  # what is wrong beside the loss, and what is not any more, once the action is done
-    alert_records: tuple[Event, ...] = ()  # what of it is due, for the incident log
-    verified_for: str | None = None  # digest of the approved proposal that the action verifies the target for
-    outcome: Outcome | None = None  # why the watch is over; None while it goes on
-    memory: Memory = field(default_factory=Memory)  # for the next look
-
-    @property
-    def does(self) -> bool:
-        """Whether it acts, or records what later turns act on: such a turn is decided from a fresh look."""
-        return bool(self.actions or self.records or self.undo)
-
-    @property
-    def failing(self) -> bool:
-        """Whether something failed in it that is tried again."""
-        return any(alert.topic == "watch_failing" and alert.reason is not None for alert in self.alerts)
 
 
 def started_for(facts: Facts, rollback: Rollback) -> JournalFacts | None:

@@ -12,9 +12,10 @@ from typing import Any
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts.alerts import alerts_of, with_alerts
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Failure, Memory, Outcome, Turn
+from sentinel.plan.facts import Facts, Failure
 from sentinel.plan.incident.events import opened, stopped
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.outcome import Memory, Outcome, Turn
 from sentinel.plan.restart.actions import KINDS, AskForSave
 from sentinel.plan.restart.restart import bad_start_turn, hang_turn, restart_turn
 from sentinel.plan.starts.audit import audited

@@ -4,9 +4,10 @@ from it."""
 from __future__ import annotations
 
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Outcome, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.events import event, stopped
 from sentinel.plan.incident.incident import Incident
+from sentinel.plan.outcome import Outcome, Turn
 from sentinel.plan.restart.actions import FollowBisect, StopJob
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.plan.restart.rollback import Plan, on_hold

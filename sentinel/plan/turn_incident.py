@@ -9,10 +9,12 @@ from dataclasses import asdict, replace
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, JournalFacts, Memory, Turn, started_for
+from sentinel.plan.facts import Facts, started_for
 from sentinel.plan.incident.baseline import filled
 from sentinel.plan.incident.events import closed, decided, event, rung_failed
 from sentinel.plan.incident.incident import Event, Incident, Proof, Rollback, Skip, digest_of
+from sentinel.plan.observation import JournalFacts
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint
 from sentinel.plan.restart.decision import decide_rung, has_not_healed, plan_recovery
 from sentinel.plan.restart.liveness import settles

@@ -4,9 +4,10 @@ older release began."""
 from __future__ import annotations
 
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Outcome, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.events import stopped
 from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.outcome import Outcome, Turn
 from sentinel.plan.restart.actions import MOVES_FILES, RestorePinned, StopJob, VerifyCheckpoint
 from sentinel.plan.restart.rollback import Plan, begun_since, on_hold
 from sentinel.plan.turn_bisect import stop_turn

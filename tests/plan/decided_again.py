@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Memory, Turn
+from sentinel.plan.facts import Facts
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.review.kept_turn import KeptTurn, to_json, told
 from sentinel.plan.turn import decide
 from sentinel.vocabulary.numbers import dump_json, load_object

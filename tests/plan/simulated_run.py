@@ -17,11 +17,12 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Memory, Outcome, started_for
+from sentinel.plan.facts import Facts, started_for
 from sentinel.plan.incident.baseline import OnsetReadings
 from sentinel.plan.incident.events import closed, fold
 from sentinel.plan.incident.incident import Approval, Incident
 from sentinel.plan.observation import AttemptSeen, BisectSeen, Fate, Life, WriterSeen
+from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import (
     Action,
     CutTensorBoard,

@@ -12,8 +12,9 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.alerts.alerts import AGAIN_S, alert_states, failed_look, is_due, unsettled, updated
 from sentinel.plan.alerts.page import pages
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Alert, AlertState, Failure, Memory
+from sentinel.plan.facts import Failure
 from sentinel.plan.observation import JobsSeen, WriterSeen
+from sentinel.plan.outcome import Alert, AlertState, Memory
 from sentinel.plan.turn import decide
 from sentinel.vocabulary.numbers import dump_json
 from tests.plan.looks import DOWN, HEALTHY, STALLED, look

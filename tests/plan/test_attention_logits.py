@@ -14,7 +14,8 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.alerts.alerts import alerts_of
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Memory
+from sentinel.plan.facts import Facts
+from sentinel.plan.outcome import Memory
 from sentinel.plan.restart.actions import AskForSave, to_json
 from sentinel.plan.turn import decide
 from tests.plan.looks import look

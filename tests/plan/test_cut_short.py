@@ -7,8 +7,8 @@ from collections import deque
 import pytest
 
 from sentinel.plan.choose.ladder import Rung
-from sentinel.plan.facts import Outcome
 from sentinel.plan.incident.events import fold
+from sentinel.plan.outcome import Outcome
 from tests.plan.simulated_run import World
 from tests.support.stories import STORIES
 

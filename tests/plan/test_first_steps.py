@@ -13,9 +13,9 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Memory, Outcome
 from sentinel.plan.incident.incident import Event
 from sentinel.plan.observation import JobsSeen, WriterSeen
+from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.turn import decide
 from sentinel.vocabulary.overrides import Free, TrainingSettings
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample

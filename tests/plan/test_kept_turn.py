@@ -9,7 +9,8 @@ import pytest
 
 from sentinel.act.kept_turns import KeptTurns
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Memory, Turn
+from sentinel.plan.facts import Facts
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.review.kept_turn import KeptTurn, shifted, to_json, told
 from sentinel.plan.turn import decide
 from sentinel.vocabulary.errors import ConfigError

@@ -27,13 +27,13 @@ from sentinel.plan.restart.actions import (
     WriteOverrides,
     describe,
 )
-from sentinel.plan.restart.decision import Wanted, choose_target, decide_rung, plan_by_hand, plan_recovery
+from sentinel.plan.restart.decision import Wanted, decide_rung, plan_by_hand, plan_recovery
 from sentinel.plan.restart.forecast import price
 from sentinel.plan.restart.restart import plan_hang, plan_restart
 from sentinel.plan.restart.rollback import ELSEWHERE, plan_rollback
 from sentinel.vocabulary.errors import ConfigError
 from tests.support.facts import journals_for
-from tests.support.recovery_plans import LR, POLICY, apply, checkpoint, decision, incident, run
+from tests.support.recovery_plans import LR, POLICY, apply, checkpoint, decision, incident, run, target_of
 
 
 def test_by_itself_sentinel_watches_and_does_nothing() -> None:
@@ -295,13 +295,13 @@ def test_a_successors_checkpoints_are_never_moved() -> None:
 
 
 def test_the_target_counts_back_from_the_early_end_of_the_onset() -> None:
-    target = choose_target(incident(), POLICY.ladder[0], run(), POLICY)
+    target = target_of(incident(), POLICY.ladder[0], run(), POLICY)
     assert target.tag == "global_step30"  # 47 - 10 = 37
 
 
 def test_an_incomplete_or_unsound_checkpoint_is_no_target() -> None:
     found = (checkpoint(10), checkpoint(20, verified=False), checkpoint(30, complete=False), checkpoint(40))
-    assert choose_target(incident(), POLICY.ladder[0], run(checkpoints=found), POLICY).tag == "global_step10"
+    assert target_of(incident(), POLICY.ladder[0], run(checkpoints=found), POLICY).tag == "global_step10"
 
 
 def test_the_margin_grows_with_each_rung_that_failed_and_never_comes_nearer_again() -> None:
@@ -310,21 +310,21 @@ def test_the_margin_grows_with_each_rung_that_failed_and_never_comes_nearer_agai
     states = run(checkpoints=tuple(checkpoint(step) for step in range(10, 800, 10)))
     tried = replace(decision(), target_step=690)
     steps = [
-        choose_target(incident(**far, rollbacks=[tried] * failed), earlier, states, POLICY).global_step
+        target_of(incident(**far, rollbacks=[tried] * failed), earlier, states, POLICY).global_step
         for failed in range(4)
     ]
     assert steps == [690, 680, 660, 620]
-    near = choose_target(incident(**far, rollbacks=[replace(tried, target_step=100)]), POLICY.ladder[0], states, POLICY)
+    near = target_of(incident(**far, rollbacks=[replace(tried, target_step=100)]), POLICY.ladder[0], states, POLICY)
     assert near.global_step == 100
 
 
 def test_in_the_risky_time_earlier_is_before_the_upper_half_of_the_lr_ramp() -> None:
     earlier = Rung(name="earlier", hypothesis="…", target="earlier", reseed=True)
-    assert choose_target(incident(), earlier, run(), POLICY).tag == "global_step10"
+    assert target_of(incident(), earlier, run(), POLICY).tag == "global_step10"
 
 
 def test_without_a_checkpoint_before_the_onset_it_starts_from_scratch() -> None:
-    target = choose_target(incident(onset_range=(12, 12)), POLICY.ladder[0], run(), POLICY)
+    target = target_of(incident(onset_range=(12, 12)), POLICY.ladder[0], run(), POLICY)
     assert (target.tag, target.global_step) == (None, 0)
 
 

@@ -15,11 +15,12 @@ from sentinel.judge.recovery_check import Answer, Recovery
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Mode, Policy
-from sentinel.plan.facts import Failure, Memory, Outcome
+from sentinel.plan.facts import Failure
 from sentinel.plan.incident.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
 from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign, SpoiltSpan, StartSeen, WriterSeen
+from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.starts.evidence import Evidence
 from sentinel.plan.turn import OLD_AFTER_S, decide, opens_incident

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Memory, Outcome
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, WriterSeen
+from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import StopJob
 from sentinel.plan.restart.decision import plan_recovery
 from sentinel.plan.restart.rollback import plan_rollback

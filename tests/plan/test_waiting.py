@@ -11,12 +11,12 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.alerts.sentences import sentence
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Mode, Policy
-from sentinel.plan.facts import Memory, Outcome
 from sentinel.plan.incident import events
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Event, Incident, Wait
 from sentinel.plan.observation import JobsSeen, StartSeen
+from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.decision import Wanted, decide_rung, has_not_healed, onset_past, plan_by_hand, plan_recovery
 from sentinel.plan.turn import decide
 from sentinel.vocabulary.numbers import dump_json, load_object

@@ -12,7 +12,7 @@ from sentinel.daemon.finding import adapters_of
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts.alerts import alerts_of
-from sentinel.plan.facts import Memory
+from sentinel.plan.outcome import Memory
 from sentinel.plan.turn import decide
 from sentinel.vocabulary.errors import ConfigError
 from tests.sources.reading import megatron

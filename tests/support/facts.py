@@ -8,7 +8,8 @@ from sentinel.act.look import Look
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.facts import Facts, JournalFacts, readings_of
+from sentinel.plan.facts import Facts, readings_of
+from sentinel.plan.observation import JournalFacts
 
 HEALTHY = Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band")
 

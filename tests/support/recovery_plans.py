@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.choose.target import Target, choose_target
 from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.incident import Incident, Rollback
@@ -96,6 +98,10 @@ def apply(state: Facts, action: Action) -> Facts:
         case VerifyCheckpoint(tag):
             seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.folders.checkpoints)
             return state.changed(checkpoints=seen)
+
+
+def target_of(incident: Incident, rung: Rung, facts: Facts, policy: Policy) -> Target:
+    return choose_target(incident, rung, facts.folders, facts.readings, policy)
 
 
 def decision() -> Rollback:

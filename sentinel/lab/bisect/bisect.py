@@ -66,7 +66,7 @@ def question_about(
     checkpoints = of_its_line(facts.folders.checkpoints, history, attempt)
     facts = facts.changed(checkpoints=tuple(c for c in checkpoints if sound is None or c.global_step <= sound))
     rung = Rung(name="bisect", hypothesis="", reseed=True)
-    target = choose_target(replace(incident, rollbacks=[]), rung, facts, policy)
+    target = choose_target(replace(incident, rollbacks=[]), rung, facts.folders, facts.readings, policy)
     target = of_the_attempt(target, attempt, facts, incident.onset_range[0])
     window = window_of(incident, history, attempt, target, thresholds)
     refuse_after_the_onset(incident, target, window)

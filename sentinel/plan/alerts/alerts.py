@@ -10,10 +10,11 @@ from typing import get_args
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Alert, AlertState, Facts, Memory, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.events import event
 from sentinel.plan.incident.incident import Event
 from sentinel.plan.observation import Life
+from sentinel.plan.outcome import Alert, AlertState, Memory, Turn
 from sentinel.plan.restart.liveness import hindered, life_of
 from sentinel.plan.restart.restart import newest_audit
 from sentinel.plan.starts.audit import Continued

@@ -63,7 +63,7 @@ def decide_rung(incident: Incident, facts: Facts, policy: Policy) -> Plan:
         return refused
     if rung.bisect:
         return plan_found(rung, incident, facts, policy)
-    target = choose_target(incident, rung, facts, policy)
+    target = choose_target(incident, rung, facts.folders, facts.readings, policy)
     try:
         decision = _decision(incident, rung, target, facts, policy)
     except ConfigError as error:

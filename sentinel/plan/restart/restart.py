@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Outcome, Turn
+from sentinel.plan.facts import Facts
+from sentinel.plan.outcome import Outcome, Turn
 from sentinel.plan.restart.actions import PointLatest, PrepareJob, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.plan.restart.rollback import Plan, no_start, on_hold

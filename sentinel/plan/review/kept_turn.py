@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Memory, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Event
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.restart.actions import Action
 from sentinel.plan.restart.actions import to_json as action_to_json
 from sentinel.vocabulary.codec import Form, kept, read

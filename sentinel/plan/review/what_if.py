@@ -9,9 +9,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Memory, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Approval
 from sentinel.plan.observation import Life
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.restart.actions import describe
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.turn import decide
