@@ -20,7 +20,7 @@ from sentinel.config.run_files import find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.vocabulary.sample import CheckpointSaved, StateLoaded, encode
 from tests.adapters.checkpoint_files import deepspeed
-from tests.plan.test_start_audit import AT, CLEAN, LINE, LOADED, STARTED
+from tests.support.audited_starts import AT, CLEAN, LINE, LOADED, STARTED
 
 
 def configured(folder: Path, loaded: StateLoaded) -> Path:

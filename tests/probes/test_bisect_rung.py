@@ -17,7 +17,7 @@ from sentinel.plan.restart.rollback import Plan
 from sentinel.plan.turn_bisect import asks_for_cause
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
-from tests.probes.test_bisect_plan import (
+from tests.support.bisect_questions import (
     AGAIN,
     BATCH,
     CONTROL,
@@ -37,7 +37,7 @@ from tests.probes.test_bisect_plan import (
     question,
     result,
 )
-from tests.probes.test_probes import ALARM, AT, TAG
+from tests.support.probe_trainers import ALARM, AT, TAG
 
 CAUSE = Rung(name="the cause", hypothesis="its bisect finds it", bisect=True)
 RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=True)
