@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sentinel.act.board import BoardReach
 from sentinel.act.neighbours import Neighbours
-from sentinel.adapters.checkpoints import Seen
+from sentinel.adapters.checkpoints import SaveFolderSeen
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.observation import Checkpoint, FoldersSeen
 
@@ -46,7 +46,7 @@ class FolderReader:
         for tag in tags:
             self._verified.pop(tag, None)
 
-    def _checkpoints(self, seen: Seen) -> tuple[Checkpoint, ...]:
+    def _checkpoints(self, seen: SaveFolderSeen) -> tuple[Checkpoint, ...]:
         """Those that are there, with what was verified of them, and those of which only the pin is."""
         found = list(seen.checkpoints)
         for n, c in enumerate(found) if self._verified else ():

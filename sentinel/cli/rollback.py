@@ -37,7 +37,7 @@ from sentinel.plan.incident.events import closed, decided, opened
 from sentinel.plan.incident.incident import Rollback, incident_id
 from sentinel.plan.observation import Checkpoint, Life
 from sentinel.plan.restart.actions import VerifyCheckpoint, describe, to_json
-from sentinel.plan.restart.decision import Wanted, plan_by_hand
+from sentinel.plan.restart.decision import ManualRollback, plan_by_hand
 from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.rollback import Plan
@@ -65,7 +65,7 @@ def rollback(
 ) -> int:
     """`sentinel undo` reverts it. Exit 1: refused."""
     config = find_config(run, config_dir)
-    wanted = Wanted(to=to, rung=rung, seed=seed, start=start, force=force)
+    wanted = ManualRollback(to=to, rung=rung, seed=seed, start=start, force=force)
     with looking_line() as progress:
         parts, lock = assemble_to_act(config, to_stderr, progress)
     look, plan = _planned(parts, config, wanted)
@@ -103,7 +103,7 @@ def rollback(
         return _carry_out(parts, look, plan.decision, config.policy)
 
 
-def _planned(parts: Parts, config: Config, wanted: Wanted, *, fresh: bool = False) -> tuple[Look, Plan]:
+def _planned(parts: Parts, config: Config, wanted: ManualRollback, *, fresh: bool = False) -> tuple[Look, Plan]:
     """The run as it is now, and the plan for it. Verifies the target, in a dry run too: reading changes nothing."""
     with looking_line() as parts.near.checkpoints.progress:
         look = parts.observer.look(clock(), fresh=fresh)

@@ -22,7 +22,7 @@ from sentinel.judge.detectors.attention_logits import LogitWarning
 from sentinel.judge.detectors.early_warning import EarlyWarning
 from sentinel.plan.incident.baseline import onset_readings
 from sentinel.plan.restart.forecast import lost_so_far
-from sentinel.plan.restart.liveness import Known, life_of
+from sentinel.plan.restart.liveness import Liveness, life_of
 from sentinel.plan.restart.restart import newest_audit
 from sentinel.plan.restart.rollback import KILL_FILE, PAUSED
 from sentinel.plan.starts.certificate import taken_back
@@ -94,7 +94,7 @@ def _looked(config: Config) -> tuple[dict[str, Any], Look]:
     return _document(config, look, life_of(look.facts.liveness), unreadable_lines=near.source.unreadable), look
 
 
-def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:
+def _document(config: Config, look: Look, job: Liveness, *, unreadable_lines: int) -> dict[str, Any]:
     start, moved = look.facts.on_demand.start or newest_audit(look.facts), _moved_first(look)
     last, verdict, policy = look.series.last, look.verdict, config.policy
     rollbacks = [rollback for incident in look.facts.incidents for rollback in incident.rollbacks]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 
-from sentinel.judge.recovery_check import Answer
+from sentinel.judge.recovery_check import RecoveryOutcome
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, started_for
@@ -267,9 +267,9 @@ def _hold(incident: Incident, rollback: Rollback, facts: Facts) -> Turn:
             return _closed(incident, "proved", f"attempt {attempt.number} runs with what was asked for")
         doubts = ", ".join(rollback.doubts)
         return _closed(incident, "not_verified", f"attempt {attempt.number} runs; not verified: {doubts}")
-    if found is None or found.answer is Answer.NOT_YET:
+    if found is None or found.answer is RecoveryOutcome.NOT_YET:
         return Turn(reason=found.reason if found is not None else "its recovery is not known yet")
-    if found.answer is Answer.RECOVERED:
+    if found.answer is RecoveryOutcome.RECOVERED:
         return _closed(incident, "recovered", found.reason)
     return Turn(reason=found.reason, records=(rung_failed(rollback, attempt.number, found.reason, verdict),))
 

@@ -17,7 +17,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.restart.decision import Wanted, decide_rung, plan_by_hand
+from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
 from tests.support.recovery_plans import POLICY, checkpoint, incident, run, target_of
 
@@ -280,13 +280,13 @@ def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> 
 
 def test_a_person_rolls_back_to_an_ill_checkpoint_only_with_force() -> None:
     state = run(unhealthy_spans=(ILL,))
-    refused = plan_by_hand(Wanted(to="global_step30"), state, Policy())
+    refused = plan_by_hand(ManualRollback(to="global_step30"), state, Policy())
     assert refused.decision is None
     assert refused.refusal is not None
     assert "global_step30 contains the divergence" in refused.refusal
     assert "--force" in refused.refusal
-    assert plan_by_hand(Wanted(to="global_step20"), state, Policy()).refusal is None
-    forced = plan_by_hand(Wanted(to="global_step30", force=True), state, Policy())
+    assert plan_by_hand(ManualRollback(to="global_step20"), state, Policy()).refusal is None
+    forced = plan_by_hand(ManualRollback(to="global_step30", force=True), state, Policy())
     assert forced.decision is not None
 
 

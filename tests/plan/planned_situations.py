@@ -17,7 +17,7 @@ from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback, Wait, digest_of
 from sentinel.plan.observation import JobsSeen
 from sentinel.plan.restart.actions import describe
-from sentinel.plan.restart.decision import Wanted, decide_rung, has_not_healed, plan_by_hand, plan_recovery
+from sentinel.plan.restart.decision import ManualRollback, decide_rung, has_not_healed, plan_by_hand, plan_recovery
 from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.restart import plan_hang, plan_restart
@@ -154,7 +154,7 @@ def _lines(drawn: Drawn) -> Iterator[str]:
 
 
 def _by_hand(drawn: Drawn, verdict: Verdict, run: Facts, policy: Policy) -> Iterator[str]:
-    wanted = Wanted(
+    wanted = ManualRollback(
         to=drawn.one("scratch", "global_step25", "global_step50", "global_step75"),
         rung=drawn.maybe(drawn.one("rung 1", "rung 1", "rung 2", "rung 9"), 0.7),
         seed=drawn.maybe(77, 0.3),

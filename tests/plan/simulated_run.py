@@ -12,7 +12,7 @@ from typing import Any
 from sentinel.act.past import evidence
 from sentinel.act.perform import Ledger, execute
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.recovery_check import Answer, Recovery
+from sentinel.judge.recovery_check import Recovery, RecoveryOutcome
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
@@ -257,7 +257,9 @@ class World:
         if incident is None or started is None:
             return facts
         recovered = self.jobs[-1].fate == "recovers" and self.jobs[-1].looks > 5
-        answer = Recovery(answer=Answer.RECOVERED if recovered else Answer.NOT_YET, reason="by its trend")
+        answer = Recovery(
+            answer=RecoveryOutcome.RECOVERED if recovered else RecoveryOutcome.NOT_YET, reason="by its trend"
+        )
         shown = evidence(self.history, self.history.attempts[started.number], before=incident.attempt)
         return facts.changed(evidence=shown, recovery=answer)
 

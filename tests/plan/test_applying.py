@@ -12,7 +12,7 @@ from sentinel.plan.choose.mitigation import changed_keys, plain_overrides
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.observation import JobsSeen, StartSeen, WriterSeen
-from sentinel.plan.restart.decision import Wanted, decide_rung, plan_by_hand
+from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once
 from tests.support.recovery_plans import DIVERGED, incident, run
 
@@ -51,7 +51,7 @@ def test_a_rung_that_would_be_ignored_is_skipped_in_one_sentence_and_refused_by_
     state = run(jobs=jobs, applies=None if applies is None else frozenset(applies), trainer=CALLBACK)
     policy = Policy(mode="act", ladder=(rung, RESEED))
     plan = decide_rung(incident(), state, policy)
-    by_hand = plan_by_hand(Wanted(to="global_step30", rung=rung.name), state, policy)
+    by_hand = plan_by_hand(ManualRollback(to="global_step30", rung=rung.name), state, policy)
     if said is None:
         assert (plan.skip, by_hand.refusal) == (None, None)
         assert plan.decision is not None
@@ -68,7 +68,7 @@ def test_what_stands_as_it_was_needs_no_applying() -> None:
     state = run(applies=frozenset({"seed"}))
     assert decide_rung(incident(), state, Policy(mode="act", ladder=(RESEED,))).decision is not None
     observed = state.changed(applies=frozenset())
-    assert plan_by_hand(Wanted(to="global_step30"), observed, Policy()).refusal is None
+    assert plan_by_hand(ManualRollback(to="global_step30"), observed, Policy()).refusal is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,9 @@ def test_what_stands_as_it_was_needs_no_applying() -> None:
     ],
 )
 def test_a_person_rolls_back_to_what_is_there_and_lies_before_the_onset(to: str, refusal: str | None) -> None:
-    said = plan_by_hand(Wanted(to=to), run().changed(verdict=replace(DIVERGED, onset_range=(47, 49))), Policy()).refusal
+    said = plan_by_hand(
+        ManualRollback(to=to), run().changed(verdict=replace(DIVERGED, onset_range=(47, 49))), Policy()
+    ).refusal
     assert said is None if refusal is None else said is not None and said.startswith(refusal)
 
 

@@ -27,7 +27,7 @@ from sentinel.plan.restart.actions import (
     WriteOverrides,
     describe,
 )
-from sentinel.plan.restart.decision import Wanted, decide_rung, plan_by_hand, plan_recovery
+from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand, plan_recovery
 from sentinel.plan.restart.forecast import price
 from sentinel.plan.restart.restart import plan_hang, plan_restart
 from sentinel.plan.restart.rollback import ELSEWHERE, plan_rollback
@@ -135,7 +135,7 @@ def test_a_rollback_loses_the_steps_up_to_the_last_one_trained_wherever_it_is_to
     """The newest checkpoint is at 80, the target at 30."""
     at = run(last_step=last_step, step_time_s=36.0, world_size=1000)
     made = decide_rung(incident(), at, POLICY).decision
-    by_hand = plan_by_hand(Wanted(to="global_step30"), at, POLICY).decision
+    by_hand = plan_by_hand(ManualRollback(to="global_step30"), at, POLICY).decision
     assert made is not None
     assert by_hand is not None
     assert (made.lost_steps, by_hand.lost_steps, price(made, at).lost_steps) == (lost, lost, lost)

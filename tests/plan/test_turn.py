@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.judge.events import Event as JudgeEvent
 from sentinel.judge.events import EventKind
-from sentinel.judge.recovery_check import Answer, Recovery
+from sentinel.judge.recovery_check import Recovery, RecoveryOutcome
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Mode, Policy
@@ -312,7 +312,7 @@ def test_a_contradicted_rung_is_recorded_as_not_taken_and_the_next_one_is_decide
 
 
 RECOVERED, NOT_YET, NOT_AT_ALL = (
-    Recovery(answer=a, reason="…") for a in (Answer.RECOVERED, Answer.NOT_YET, Answer.FAILED)
+    Recovery(answer=a, reason="…") for a in (RecoveryOutcome.RECOVERED, RecoveryOutcome.NOT_YET, RecoveryOutcome.FAILED)
 )
 
 

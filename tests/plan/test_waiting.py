@@ -17,7 +17,14 @@ from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Event, Incident, Wait
 from sentinel.plan.observation import JobsSeen, StartSeen
 from sentinel.plan.outcome import Memory, Outcome
-from sentinel.plan.restart.decision import Wanted, decide_rung, has_not_healed, onset_past, plan_by_hand, plan_recovery
+from sentinel.plan.restart.decision import (
+    ManualRollback,
+    decide_rung,
+    has_not_healed,
+    onset_past,
+    plan_by_hand,
+    plan_recovery,
+)
 from sentinel.plan.turn import decide
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.support.recovery_plans import DIVERGED, decision, incident, run
@@ -195,7 +202,7 @@ def test_waits_are_told_as_sentences() -> None:
 
 @pytest.mark.parametrize("name", ["patience", "the model"])
 def test_a_rung_that_starts_nothing_is_no_rollback_by_hand(name: str) -> None:
-    plan = plan_by_hand(Wanted(to="global_step30", rung=name), run(), Policy(ladder=(PATIENCE, PAGE)))
+    plan = plan_by_hand(ManualRollback(to="global_step30", rung=name), run(), Policy(ladder=(PATIENCE, PAGE)))
     assert plan.refusal == f"rung {name!r} starts nothing: there is nothing to apply at a restart"
 
 
@@ -222,7 +229,7 @@ def test_without_a_count_of_samples_the_rung_is_skipped() -> None:
 
 
 def test_by_hand_the_onset_is_that_of_the_verdict_and_a_seed_adds_to_the_rung() -> None:
-    plan = plan_by_hand(Wanted(to="global_step40", rung="skip", seed=9), run(), Policy(ladder=(PAST,)))
+    plan = plan_by_hand(ManualRollback(to="global_step40", rung="skip", seed=9), run(), Policy(ladder=(PAST,)))
     assert plan.decision is not None
     once = plan.decision.overrides.once
     assert once is not None

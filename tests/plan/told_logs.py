@@ -21,7 +21,7 @@ from sentinel.plan.alerts.sentences import story
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import overrides_to_json
 from sentinel.plan.observation import JobsSeen
-from sentinel.plan.restart.decision import Wanted, plan_by_hand
+from sentinel.plan.restart.decision import ManualRollback, plan_by_hand
 from sentinel.vocabulary.errors import IncidentLogError
 from tests.plan.drawn_situations import Drawn
 from tests.plan.planned_situations import short
@@ -157,7 +157,7 @@ def _one_rollback(drawn: Drawn, write: Any, incident: str, rollback: str, baseli
     own = drawn.incident(())
     run = drawn.run(own).changed(baseline=baseline, jobs=JobsSeen(), attempts=(), signs=(), last_step=300)
     made = plan_by_hand(
-        Wanted(to="scratch", seed=9),
+        ManualRollback(to="scratch", seed=9),
         run.changed(verdict=Verdict(kind=VerdictKind.DIVERGED, reason="…")),
         drawn.policy(),
     ).decision

@@ -223,7 +223,7 @@ def _too_dear(decision: Rollback, facts: Facts, policy: Policy) -> Plan | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ManualRollback:
     """What the person said."""
 
     to: str  # a tag, or "scratch"
@@ -233,7 +233,7 @@ class Wanted:
     force: bool = False
 
 
-def plan_by_hand(wanted: Wanted, facts: Facts, policy: Policy) -> Plan:
+def plan_by_hand(wanted: ManualRollback, facts: Facts, policy: Policy) -> Plan:
     """The plan for a person's own rollback, or a refusal. The budget is sentinel's own and does not bind a person."""
     target = None if wanted.to == "scratch" else facts.folders.checkpoint(wanted.to)
     if wanted.to != "scratch" and target is None:
@@ -275,7 +275,7 @@ def plan_by_hand(wanted: Wanted, facts: Facts, policy: Policy) -> Plan:
     return replace(plan, decision=None if plan.refusal else decision, reason=f"back to {wanted.to}")
 
 
-def _overrides(wanted: Wanted, facts: Facts, policy: Policy, incident: str, step: int) -> Overrides:
+def _overrides(wanted: ManualRollback, facts: Facts, policy: Policy, incident: str, step: int) -> Overrides:
     at: dict[str, Any] = {"incident": incident, "rollback": rollback_id(incident, 1), "anchor": Anchor(global_step=0)}
     if step:
         at["anchor"] = facts.readings.anchor(step)

@@ -18,14 +18,14 @@ _SAVED_LATER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Liveness:
     """The answer, with its reason."""
 
     life: Life
     sentence: str
 
 
-def life_of(evidence: LivenessEvidence, *, spare: str | None = None) -> Known:
+def life_of(evidence: LivenessEvidence, *, spare: str | None = None) -> Liveness:
     """Whether anything of the run may write, but what was started for the rollback `spare`. Alive: the launcher sees
     it, so that it can be stopped. Gone: the scheduler says by id that the job has ended, or the process is seen dead on
     its own machine, or an attempt's files were silent for `gone_after_s`. All else is unknown: a fresh file without a
@@ -33,34 +33,34 @@ def life_of(evidence: LivenessEvidence, *, spare: str | None = None) -> Known:
     known, since a save can take its time and the journal may lie elsewhere."""
     jobs = evidence.jobs
     if not jobs.known:
-        return Known(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
+        return Liveness(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
     others = [w for w in jobs.writers if spare is None or w.rollback != spare]
     running = [w.id for w in others if not w.pending]
     beat = next((b for b in evidence.heartbeats if spare is None or b.rollback != spare), None)
     if beat is not None and not running:
-        return Known(
+        return Liveness(
             Life.UNKNOWN,
             f"job state unknown: {beat.sentence}, and the launcher finds no job of the run that it could stop; nothing "
             f"is done until that process ends, or has renewed nothing for {beat.expires_s:g} s and holds no lock",
         )
     doubt = next(_doubts(evidence, spare, visible=bool(running)), None)
     if doubt is not None:
-        return Known(
+        return Liveness(
             Life.UNKNOWN,
             f"job state unknown: {doubt}; nothing is done until that is resolved, or no file is written "
             f"for {evidence.gone_after_s:g} s",
         )
     if running:
-        return Known(Life.ALIVE, " and ".join(running))
+        return Liveness(Life.ALIVE, " and ".join(running))
     if (sign := _unreported(evidence, spare)) is not None:
-        return Known(
+        return Liveness(
             Life.UNKNOWN,
             f"job state unknown: {sign.what} was written {max(0.0, sign.age_s):.0f} s ago, and no attempt has reported "
             "itself; [run] state_dir should name the folder that the trainer writes its journal to",
         )
     fate = next((attempt.fate for attempt in _of_others(evidence, spare)), None)
     why = fate.sentence if fate is not None else "no job of the run is seen"
-    return Known(Life.GONE, why)
+    return Liveness(Life.GONE, why)
 
 
 def hindered(evidence: LivenessEvidence, *, spare: str | None = None) -> str | None:
