@@ -33,7 +33,7 @@ from benchmarks.batched.cases import RESTARTS, SCRATCH, TASKS, Rung, Task, text
 from benchmarks.batched.intervals import of_share
 from benchmarks.batched.outcomes import OVER, Group, first_lasting, save, verdict
 from benchmarks.batched.training import Setting, State, Training
-from sentinel.lab.tune.search import Pacing, Seen, Space, decide
+from sentinel.lab.tune.search import Pacing, ProbeSeen, Space, decide
 from sentinel.vocabulary.pacing import FixedLinear
 
 RESEED = 1000
@@ -234,7 +234,7 @@ def tune(task: Task, seed: int) -> Iterator[str]:
     space = Space(
         starts=starts, durations=durations, first_duration=warmup, beginning_steps=warmup // 2, horizon_steps=task.steps
     )
-    seen: dict[Pacing, Seen] = {}
+    seen: dict[Pacing, ProbeSeen] = {}
     while not (decision := decide(space, seen)).over:
         pacing = decision.probes[0]
         schedule = FixedLinear(start=pacing.start, full=task.shape.seqlen, total_steps=pacing.total_steps)
@@ -244,14 +244,14 @@ def tune(task: Task, seed: int) -> Iterator[str]:
     yield f"chosen: {decision.chosen or 'nothing'}; {decision.reason}"
 
 
-def fluctuation(validated: Sequence[int], losses: Sequence[float], over: float = 1.3) -> Seen:
+def fluctuation(validated: Sequence[int], losses: Sequence[float], over: float = 1.3) -> ProbeSeen:
     """As `sentinel tune slw` reads a probe: a perplexity above 1.3 x the best before it."""
     best = math.inf
     for step, loss in zip(validated, losses, strict=True):
         if not math.isfinite(loss) or loss > best + math.log(over):
-            return Seen(fluctuated_at=step, calm_through=step)
+            return ProbeSeen(fluctuated_at=step, calm_through=step)
         best = min(best, loss)
-    return Seen(calm_through=validated[-1])
+    return ProbeSeen(calm_through=validated[-1])
 
 
 def main() -> None:

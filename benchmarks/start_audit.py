@@ -35,7 +35,8 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.observation import RunState
+from sentinel.plan.facts import Facts, readings_of
+from sentinel.plan.observation import FoldersSeen
 from sentinel.plan.starts.audit import Continued, StartAudit, Trail
 from sentinel.plan.starts.checks import audit
 from sentinel.vocabulary.numbers import dump_json
@@ -146,16 +147,15 @@ def look_of(folder: Path) -> Look:
     history = History()
     for record in Journals(folder / "state").poll():
         history.push(record)
-    there, latest = Checkpoints(folder / "checkpoints"), history.latest
-    run = RunState(
-        now_unix_s=0.0,
+    there = Checkpoints(folder / "checkpoints")
+    folders = FoldersSeen(
         checkpoints=there.list(),
         latest_tag=there.latest(),
         overrides=OverridesFile(folder / "state" / "overrides.json").read(),
-        last_step=latest.samples[-1].global_step if latest and latest.samples else None,
     )
-    verdict = Verdict(kind=VerdictKind.FINISHED, reason="")
-    return Look.of(history, Series(Thresholds()), run=run, verdict=verdict, events=())
+    series, verdict = Series(Thresholds()), Verdict(kind=VerdictKind.FINISHED, reason="")
+    facts = Facts(now_unix_s=0.0, folders=folders, verdict=verdict, readings=readings_of(history, series))
+    return Look(history=history, series=series, facts=facts)
 
 
 def audit_alone(look: Look) -> StartAudit | None:

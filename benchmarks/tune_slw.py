@@ -31,9 +31,9 @@ from sentinel.adapters.journal import Journals
 from sentinel.cli.tune import search
 from sentinel.config import load_config
 from sentinel.judge.history import History
-from sentinel.lab.tune.reading import Reading, reading_of
+from sentinel.lab.tune.reading import ProbeReading, reading_of
 from sentinel.lab.tune.report import TuningReport
-from sentinel.lab.tune.search import Pacing, Seen, Space, answer_of_the_grid
+from sentinel.lab.tune.search import Pacing, ProbeSeen, Space, answer_of_the_grid
 from sentinel.vocabulary.numbers import dump_json
 
 LR_WARMUP = 10
@@ -77,7 +77,7 @@ def trainer(data: Path) -> list[str]:
     return [sys.executable, "-m", "trainer_hooks.gpt", *words.split(), *more.split()]
 
 
-def cell(folder: Path, pacing: Pacing) -> Reading:
+def cell(folder: Path, pacing: Pacing) -> ProbeReading:
     """One cell of the grid, trained up to the horizon."""
     folder.mkdir()
     options = {
@@ -140,7 +140,9 @@ def measured(
     return {"horizon_steps": HORIZON, "grid": grid, "cells": rows, "searches": searches}
 
 
-def compared(way: Way, report: TuningReport, read: dict[Pacing, Reading], seen: dict[Pacing, Seen]) -> dict[str, Any]:
+def compared(
+    way: Way, report: TuningReport, read: dict[Pacing, ProbeReading], seen: dict[Pacing, ProbeSeen]
+) -> dict[str, Any]:
     """The two answers, and the search's steps beside those of the cells that it had to choose from."""
     space: Space = report.task.space
     cells = [Pacing(start, duration) for start in space.starts for duration in space.durations]

@@ -68,28 +68,26 @@ def test_no_room_is_large(room: Path) -> None:
     assert sum(len(path.read_text().splitlines()) for path in room.glob("*.py")) <= MOST_LINES
 
 
-TWICE = {
-    *("Answer", "Axis", "Baseline", "Certificate", "Channel", "Command", "Facts", "Finding", "Known", "Reading"),
-    *("Readings", "Seen", "Series", "Stretch", "Wanted"),
-}
-"""Names that two public classes of sentinel have. A new name is not added here: one of the two gets another."""
-
-
 def test_a_public_class_has_a_name_of_its_own() -> None:
     trees = (ast.parse(path.read_text()) for name, path in modules().items() if name.startswith("sentinel"))
     classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
-    assert {name for name in classes if not name.startswith("_") and classes.count(name) > 1} - TWICE == set()
-
-
-IMPORTED = {
-    *("tests.e2e.test_bisect", "tests.e2e.test_huggingface_rescue", "tests.hooks.test_all_ranks"),
-    *("tests.hooks.test_exporter", "tests.plan.test_start_audit", "tests.probes.test_bisect_plan"),
-    "tests.probes.test_probes",
-}
-"""Test modules that others import. None is added: what several begin from is in tests/support/."""
+    assert {name for name in classes if not name.startswith("_") and classes.count(name) > 1} == set()
 
 
 def test_a_test_module_is_imported_by_no_other() -> None:
+    """What several begin from is in tests/support/."""
     trees = (ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("*.py"))
     named = (node.module or "" for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    assert {name for name in named if name.startswith("tests.") and ".test_" in name} - IMPORTED == set()
+    assert {name for name in named if name.startswith("tests.") and ".test_" in name} == set()
+
+
+MOST_FIELDS = 12
+
+
+def test_no_class_of_the_observation_has_more_fields_than_a_reader_keeps_in_mind() -> None:
+    """`Facts`, its groups and what they are made of, as far as plan/ itself says what an observation is."""
+    for name in ("sentinel.plan.facts", "sentinel.plan.observation"):
+        classes = [n for n in ast.parse(modules()[name].read_text()).body if isinstance(n, ast.ClassDef)]
+        fields = {one.name: sum(isinstance(node, ast.AnnAssign) for node in one.body) for one in classes}
+        assert len(fields) >= 4
+        assert {one: count for one, count in fields.items() if count > MOST_FIELDS} == {}

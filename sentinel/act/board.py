@@ -14,7 +14,7 @@ _SHARE = 0.01  # of the time, at most, that reading takes
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """See `RunState.tensorboard_past`, `tensorboard_samples` and `tensorboard_git`."""
+    """See `FoldersSeen.tensorboard_past`, `tensorboard_samples` and `tensorboard_git`."""
 
     step: int | None = None
     samples: int | None = None

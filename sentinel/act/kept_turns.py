@@ -14,7 +14,8 @@ from sentinel import bounded
 from sentinel.act.perform import without_seconds
 from sentinel.durable import write_atomically
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Turn
+from sentinel.plan.facts import Facts
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.review.kept_turn import to_json
 from sentinel.vocabulary.errors import ConfigError, LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -33,15 +34,15 @@ class KeptTurns:
         self._folder = folder
         self._last: tuple[object, ...] | None = None
 
-    def keep(self, facts: Facts, policy: Policy, turn: Turn) -> None:
-        if not (turn.does or turn.message is not None or turn.outcome is not None or facts.failure is not None):
+    def keep(self, facts: Facts, policy: Policy, memory: Memory, turn: Turn) -> None:
+        if not (turn.does or turn.message is not None or turn.outcome is not None or facts.own.failure is not None):
             return
         this = (without_seconds(turn.reason), turn.actions, tuple(e.kind for e in turn.records), turn.outcome)
         if this == self._last:
             return
         self._last = this
         try:
-            self._write(to_json(facts, policy, turn), _incident_of(facts, turn))
+            self._write(to_json(facts, policy, memory, turn), _incident_of(facts, turn))
         except (OSError, SentinelError, ValueError) as error:
             log.warning("this turn can't be kept, and can't be explained later: %s", error)
 
@@ -94,5 +95,5 @@ def read_packed(path: Path) -> dict[str, Any]:
 
 def _incident_of(facts: Facts, turn: Turn) -> str:
     named = [turn.incident, *(e.incident for e in turn.records), *(i.id for i in turn.undo)]
-    open_one = facts.run.open_incident
+    open_one = facts.open_incident
     return next((str(name) for name in named if name), open_one.id if open_one is not None else "run")

@@ -30,11 +30,11 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 def with_last_lines(events: Iterable[IncidentEvent], look: Look, job_log: Path) -> list[IncidentEvent]:
     """The events, with `last_lines` in those that tell of a job's death, where a job of the run has died. `job_log`:
     where the job's output goes, where the launcher does not say. Never raises."""
-    jobs = look.run.jobs
+    jobs = look.facts.jobs
     if not jobs.known or jobs.elsewhere or any(not writer.pending for writer in jobs.writers):
         return [*events]
     log = Path(jobs.last_log) if jobs.last_log is not None else job_log
-    since = max(look.run.starts_unix_s, default=None)
+    since = max(look.facts.liveness.starts_unix_s, default=None)
     made: list[IncidentEvent] = []
     for event in events:
         if isinstance(event, IncidentStopped) or (isinstance(event, AlertFiring) and event.topic == "down"):

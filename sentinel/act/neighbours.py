@@ -14,8 +14,9 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.judge.history import History
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import BisectSeen, JobsSeen, RunState
+from sentinel.plan.observation import BisectSeen, JobsSeen
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
@@ -57,7 +58,7 @@ class Launcher(Protocol):
 class CauseSearch(Protocol):
     """How the cause of a divergence is looked for beside the run, where a rung of the ladder asks for it."""
 
-    def seen(self, incident: Incident, history: History, run: RunState) -> BisectSeen:
+    def seen(self, incident: Incident, history: History, facts: Facts) -> BisectSeen:
         """Where the incident's search stands; over where it can't be run, or could not go on. FilesystemRefused where
         it can't be read."""
 

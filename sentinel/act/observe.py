@@ -10,9 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import Any
 
-from sentinel.act.board import BoardReach
+from sentinel.act.folder_reader import FolderReader
 from sentinel.act.following import Following, References
 from sentinel.act.judge_cache import WHILE_READING, JudgeCache
 from sentinel.act.look import Look
@@ -22,18 +21,18 @@ from sentinel.act.source import RereadSource, SampleCache
 from sentinel.act.starts import begun_unix_s
 from sentinel.act.wall_clock import EventTimes
 from sentinel.act.witnesses import Overlap, Witnessing, stranger
-from sentinel.adapters.checkpoints import Seen
 from sentinel.adapters.state_files import KILL, PAUSED, holds
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History, sentence_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import UNAVAILABLE, Context, judge
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.incident.baseline import Baseline, baseline_of, filled, warmup_end, with_own_start
+from sentinel.plan.facts import Facts, OwnState, readings_of
+from sentinel.plan.incident.baseline import baseline_of, filled, warmup_end, with_own_start
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_events import IncidentEvent
-from sentinel.plan.observation import Checkpoint, JobsSeen, Life, RunState
+from sentinel.plan.observation import JobsSeen, Life, LivenessEvidence, PersonsWord, RunSettings
 from sentinel.plan.restart.liveness import life_of, rollback_of, settles
 from sentinel.plan.starts.certificate import spoilt_spans, standing_attempt, taken_back
 from sentinel.plan.turn_bisect import asks_for_cause
@@ -63,8 +62,8 @@ class Observer:
         self.bisects: CauseSearch | None = None  # of a watch, and of a command that acts
         self._near = neighbours
         self._thresholds = thresholds
-        self._name, self._room_for_saves = name, room_for_saves
-        self._asked_for_room = False
+        self._name = name
+        self.folders = FolderReader(neighbours, room_for_saves)
         self._policy = policy or Policy()
         source = neighbours.source
         self._source = source if isinstance(source, RereadSource) else SampleCache(source)
@@ -73,7 +72,6 @@ class Observer:
         self._references = references or References()
         self._cache = cache
         self._following = Following(self._history, thresholds, planned, *([cache.earlier] if cache else []))
-        self._verified: dict[str, Checkpoint] = {}
         self._overlap = Overlap()
         self._times = EventTimes()
         board = neighbours.tensorboard
@@ -81,7 +79,6 @@ class Observer:
             neighbours.state_dir, neighbours.checkpoints.files, board.folder if board is not None else None
         )
         self._quiet_s = thresholds.quiet_s or quiet_s_of(neighbours.checkpoints.files.path)
-        self._board = BoardReach(neighbours.tensorboard)
 
     @property
     def started(self) -> tuple[RunStarted, ...]:
@@ -98,7 +95,7 @@ class Observer:
         """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read. `room` asks for
         the free space as well, which is else counted while an incident is open. `fresh`: nothing that earlier looks
         remember of the checkpoints counts; what acts, acts on such a look."""
-        began_s, self._asked_for_room = monotonic(), room
+        began_s = monotonic()
         self._following.compare_with(self._references.at(began_s))
         if not self._has_read:  # what there is to read may be long: what is looked for in it is better known before
             if self._cache is not None:
@@ -107,22 +104,13 @@ class Observer:
         begins, unavailable = not self._has_read, self._read()
         self._following.catch_up()
         self.keep_state(at_once=begins)
-        attempt, series = self._history.latest, self._following.series
+        attempt = self._history.latest
         jobs = self._near.launcher.look(self.started)
         events, now_unix_s = self._times.of(self._near.incident_log.read(), now_unix_s)
         self._attribute(attempt, jobs, events)
-        run = self._with_bisect(self._run_state(now_unix_s, attempt, jobs, events, fresh=fresh))
-        verdict = judge(series, self._context(attempt, run, unavailable, fresh=fresh), self._thresholds)
-        return Look.of(
-            self._history,
-            series,
-            run=run,
-            verdict=verdict,
-            events=events,
-            took_s=monotonic() - began_s,
-            silent_s=self._witnessing.unheard_s(self._history),
-            stalled_after_s=self._thresholds.stalled_after_s,
-        )
+        facts = self._facts(now_unix_s, jobs, events, unavailable, room=room, fresh=fresh)
+        facts = facts.changed(took_s=monotonic() - began_s)
+        return Look(history=self._history, series=self._following.series, facts=facts)
 
     def keep_state(self, *, at_once: bool = False) -> None:
         """Lets the next start go on from what was read so far, where that is worth while; see JudgeCache."""
@@ -132,29 +120,33 @@ class Observer:
     def fenced(self, spare: str | None) -> None:
         """Asks all witnesses afresh; JobStillAlive unless all but what was started for the rollback `spare` is gone."""
         self._near.launcher.fenced(self.started, spare)
-        run = self.witnesses()
-        known = life_of(run, spare=spare)
+        found = self.witnesses()
+        known = life_of(found, spare=spare)
         if known.life is not Life.GONE:
             raise JobStillAlive(known.sentence)
-        if (why := settles(run, spare=spare)) is not None:
+        if (why := settles(found, spare=spare)) is not None:
             raise JobStillAlive(why)
         if (answers := self._witnessing.answers(self._history, spare)) is not None:
             raise JobStillAlive(answers)
 
-    def witnesses(self) -> RunState:
+    def witnesses(self) -> LivenessEvidence:
         """Asked afresh: nothing remembered may fence."""
-        return RunState(now_unix_s=0.0, **self._witnesses(self._near.launcher.look(self.started), fresh=True))
+        return self._liveness(self._near.launcher.look(self.started), fresh=True)
 
-    def _witnesses(self, jobs: JobsSeen, *, fresh: bool) -> dict[str, Any]:
-        attempts, gone_after_s = self._witnessing.attempts(self._history, jobs), self._thresholds.gone_after_s
-        enough_s = min(gone_after_s, self._quiet_s)
-        signs = self._witnessing.signs(attempts, jobs, self._logs(jobs), enough_s, fresh=fresh)
-        heartbeats = self._witnessing.heartbeats(jobs, fresh=fresh)
-        newest = self._history.latest
+    def _liveness(self, jobs: JobsSeen, *, fresh: bool) -> LivenessEvidence:
+        attempts, thresholds = self._witnessing.attempts(self._history, jobs), self._thresholds
+        enough_s, newest = min(thresholds.gone_after_s, self._quiet_s), self._history.latest
         times = [s.step_time_s for s in newest.samples[-100:] if s.step_time_s is not None] if newest else []
-        pace = {"gone_after_s": gone_after_s, "step_time_s": median(times) if times else None}
-        seen = {"jobs": jobs, "attempts": attempts, "signs": signs, "heartbeats": heartbeats}
-        return {**seen, "quiet_s": self._quiet_s, **pace}
+        return LivenessEvidence(
+            jobs=jobs,
+            attempts=attempts,
+            signs=self._witnessing.signs(attempts, jobs, self._logs(jobs), enough_s, fresh=fresh),
+            heartbeats=self._witnessing.heartbeats(jobs, fresh=fresh),
+            gone_after_s=thresholds.gone_after_s,
+            stalled_after_s=thresholds.stalled_after_s,
+            quiet_s=self._quiet_s,
+            step_time_s=median(times) if times else None,
+        )
 
     @os_errors_named("the run's folders")
     def keep_jobs(self) -> None:
@@ -167,15 +159,6 @@ class Observer:
             return str(error)
         return None
 
-    def verified(self, checkpoint: Checkpoint) -> None:
-        """Remembers what reading a checkpoint whole has shown, until the daemon ends."""
-        self._verified[checkpoint.tag] = checkpoint
-
-    def forget(self, tags: tuple[str, ...]) -> None:
-        """Forgets what was verified of checkpoints that were moved: others may come under their names."""
-        for tag in tags:
-            self._verified.pop(tag, None)
-
     def _attribute(self, attempt: Attempt | None, jobs: JobsSeen, events: tuple[IncidentEvent, ...]) -> None:
         """Says of an attempt that was read from a log for which rollback it was started."""
         started = attempt.started if attempt else None
@@ -184,95 +167,73 @@ class Observer:
         if (rollback := rollback_of(started, jobs, fold(events))) is not None:
             attempt.started = replace(started, rollback=rollback)
 
-    def _run_state(
+    def _facts(
         self,
         now_unix_s: float,
-        attempt: Attempt | None,
         jobs: JobsSeen,
         events: tuple[IncidentEvent, ...],
+        unavailable: str | None,
         *,
+        room: bool,
         fresh: bool,
-    ) -> RunState:
-        near, started, incidents, seen = (
-            self._near,
-            self.started,
-            fold(events),
-            self._near.checkpoints.look(fresh=fresh),
+    ) -> Facts:
+        incidents = fold(events)
+        folders = self.folders.read(incidents, room=room, fresh=fresh)
+        liveness = replace(
+            self._liveness(jobs, fresh=fresh),
+            overlap=self._overlap.sentence(self._history),
+            stranger=stranger(self.started, self._name) if folders.checkpoints else None,
+            starts_unix_s=begun_unix_s(events),
         )
-        checkpoints, of_attempt = self._checkpoints(seen), attempt.started if attempt else None
-        board = self._board.look(now=fresh or any(i.status != "closed" for i in incidents))
         local, standing = datetime.fromtimestamp(now_unix_s).astimezone(), standing_attempt(self._history, incidents)
-        return RunState(
+        context = self._context(now_unix_s, liveness, incidents, unavailable, fresh=fresh)
+        facts = Facts(
             now_unix_s=now_unix_s,
             minute_of_day=60 * local.hour + local.minute,
-            **self._witnesses(jobs, fresh=fresh),
-            overlap=self._overlap.sentence(self._history),
-            stranger=stranger(started, self._name) if checkpoints else None,
-            starts_unix_s=begun_unix_s(events),
-            checkpoints=checkpoints,
-            place=near.checkpoints.files.place(),
-            latest_tag=seen.latest,
-            disagreement=seen.disagreement,
-            room_problem=self._room_problem(incidents),
-            overrides=near.overrides.read(),
-            tensorboard_past=board.step,
-            tensorboard_samples=board.samples,
-            tensorboard_git=board.git,
-            wandb=near.wandb.seen() if near.wandb else None,
-            started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
-            baseline=self._baseline(standing, jobs),
+            liveness=liveness,
+            folders=folders,
+            settings=self._settings(standing, jobs),
+            readings=readings_of(
+                self._history,
+                self._following.series,
+                trained_to=standing.samples[-1].global_step if standing and standing.samples else None,
+                positions=self._following.positions({c.global_step for c in folders.checkpoints}),
+                unhealthy_spans=self._following.unhealthy_spans,
+                spoilt_spans=spoilt_spans(self._history, events),
+            ),
+            person=PersonsWord(
+                approvals=self._near.approvals.read(),
+                kill_file=holds(self._near.state_dir, KILL),
+                paused=holds(self._near.state_dir, PAUSED),
+            ),
+            verdict=judge(self._following.series, context, self._thresholds),
+            events=events,
+            incidents=incidents,
+            own=OwnState(silent_s=self._witnessing.unheard_s(self._history)),
+        )
+        return self._with_bisect(facts)
+
+    def _settings(self, standing: Attempt | None, jobs: JobsSeen) -> RunSettings:
+        started, in_script, newest = self.started, jobs.start.script_baseline, self._history.latest
+        reported = baseline_of(standing.started if standing else None)
+        return RunSettings(
+            baseline=filled(with_own_start(reported, started[0] if started else None), in_script),
             applies=next((frozenset(s.applies) for s in reversed(started) if s.applies is not None), None),
             trainer=next((s.trainer for s in reversed(started) if s.trainer is not None), None),
-            seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
-            positions=self._following.positions({c.global_step for c in checkpoints}),
-            unhealthy_spans=self._following.unhealthy_spans,
-            spoilt_spans=spoilt_spans(self._history, events),
-            last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
-            trained_to=standing.samples[-1].global_step if standing and standing.samples else None,
-            world_size=of_attempt.world_size if of_attempt else None,
-            incidents=incidents,
-            quarantined=seen.incidents,
-            approvals=near.approvals.read(),
-            kill_file=holds(near.state_dir, KILL),
-            paused=holds(near.state_dir, PAUSED),
+            seeds_used=frozenset(s.seed for s in (*started, in_script) if s and s.seed is not None),
+            world_size=newest.started.world_size if newest and newest.started else None,
         )
-
-    def _baseline(self, standing: Attempt | None, jobs: JobsSeen) -> Baseline:
-        started = self.started
-        reported = baseline_of(standing.started if standing else None)
-        return filled(with_own_start(reported, started[0] if started else None), jobs.script_baseline)
 
     def stop_probes(self, incidents: Sequence[Incident]) -> None:
         """Stops what still runs of the incidents' bisects: a person has decided otherwise."""
         if self.bisects is not None:
             self.bisects.stop_all(incidents)
 
-    def _with_bisect(self, run: RunState) -> RunState:
-        incident = run.open_incident
+    def _with_bisect(self, facts: Facts) -> Facts:
+        incident = facts.open_incident
         if self.bisects is None or incident is None or not asks_for_cause(incident, self._policy):
-            return run
-        return replace(run, bisect=self.bisects.seen(incident, self._history, run))
-
-    def _checkpoints(self, seen: Seen) -> tuple[Checkpoint, ...]:
-        """Those that are there, with what was verified of them, and those of which only the pin is."""
-        found = list(seen.checkpoints)
-        for n, c in enumerate(found) if self._verified else ():
-            if c.complete and (known := self._verified.get(c.tag)) is not None:
-                found[n] = replace(c, verified=known.verified, problem=known.problem, verification=known.verification)
-        pins = self._near.checkpoints.pins
-        gone = set(seen.pinned) - {c.tag for c in found} if seen.pinned else ()
-        found += [Checkpoint(tag=t, global_step=pins.step_of(t), complete=True, only_pinned=True) for t in gone]
-        return tuple(sorted(found, key=lambda c: c.global_step))
-
-    def _room_problem(self, incidents: tuple[Incident, ...]) -> str | None:
-        """Looked at where something is to be decided: it walks a whole checkpoint to count."""
-        if not self._room_for_saves or not (self._asked_for_room or any(i.status == "open" for i in incidents)):
-            return None
-        try:
-            room = self._near.checkpoints.room_for_saves(self._room_for_saves)
-        except OSError as error:
-            return f"the free space can't be counted: {error}"
-        return room.problem if room else None
+            return facts
+        return facts.changed(bisect=self.bisects.seen(incident, self._history, facts))
 
     def _read(self) -> str | None:
         """Takes what is new in the source. Why it can't, where it can't: a filesystem or a Prometheus that is away, a
@@ -297,24 +258,32 @@ class Observer:
         logs = [near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
         return logs if near.source_log is None else [*logs, near.source_log]
 
-    def _context(self, attempt: Attempt | None, run: RunState, unavailable: str | None, *, fresh: bool) -> Context:
-        jobs, known = run.jobs, life_of(run)
+    def _context(
+        self,
+        now_unix_s: float,
+        liveness: LivenessEvidence,
+        incidents: tuple[Incident, ...],
+        unavailable: str | None,
+        *,
+        fresh: bool,
+    ) -> Context:
+        attempt, jobs, known = self._history.latest, liveness.jobs, life_of(liveness)
         started = attempt.started if attempt else None
         return Context(
-            now_unix_s=run.now_unix_s,
+            now_unix_s=now_unix_s,
             job_alive=_ALIVE[known.life],
             why_unknown=known.sentence if known.life is Life.UNKNOWN else None,
             elsewhere=jobs.elsewhere,
             pending=bool(jobs.writers) and all(w.pending for w in jobs.writers),
             job_was_seen=jobs.was_seen or (attempt is None and self._has_journals()),
-            taken_back=next((i.id for i in reversed(taken_back(self._history, run.incidents))), None),
+            taken_back=next((i.id for i in reversed(taken_back(self._history, incidents))), None),
             unavailable=unavailable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
-            job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, run.now_unix_s),
+            job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, now_unix_s),
             **self._witnessing.times(
                 *(self._history, self._near.source_log, self._logs(jobs)),
-                now_unix_s=run.now_unix_s,
+                now_unix_s=now_unix_s,
                 enough_s=self._thresholds.stalled_after_s,
                 fresh=fresh,
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from sentinel.act.look import Look
@@ -12,12 +12,10 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, Restart, recovery_of
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import started_for
 from sentinel.plan.incident.baseline import onset_readings, warmup_end
 from sentinel.plan.incident.incident import Incident, Rollback, digest_of
+from sentinel.plan.needs import needs_of
 from sentinel.plan.starts.evidence import FIRST_STEPS, Evidence
-from sentinel.plan.turn import opens_incident
-from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, Validation
 
@@ -36,34 +34,31 @@ class _Known:
 
 
 class PastReader:
-    """Reads what the next turn needs, and only that. The past of a restart is read once, then followed by its samples;
+    """Reads what `needs_of` asks for, and only that. The past of a restart is read once, then followed by its samples;
     it is read again after the daemon was started again."""
 
     def __init__(self) -> None:
         self._known: _Known | None = None
         self._starts = Starts()
+        self._previews: dict[str, str | None] = {}
 
     def read(self, look: Look, policy: Policy, script_refusal: ScriptRefusal) -> Look:
         """The look, with the readings that its turn is decided by. What the source raises."""
-        memory = look.facts.memory
-        if (decision := to_preview(look.facts, policy)) is not None:
-            previews = {**memory.previews, digest_of(decision): script_refusal(decision.overrides)}
-            memory = replace(memory, previews=previews)
-        look = look.known(memory=memory, start=self._starts.audit(look))
-        attempt, incident = look.history.latest, look.run.open_incident
-        onset = look.verdict.onset_range
-        if opens_incident(look.facts) and attempt is not None and onset is not None:
-            lineage = look.history.lineage(attempt)
-            return look.known(onset=onset_readings(lineage, onset, look.run.baseline.full_seqlen))
-        rollback = incident.current if incident is not None else None
-        started = started_for(look.facts, rollback) if rollback is not None else None
-        if incident is None or rollback is None or started is None or attempt is None:
+        look = look.known(start=self._starts.audit(look), previews=dict(self._previews))
+        needs, attempt = needs_of(look.facts, policy), look.history.latest
+        if (decision := needs.preview) is not None:
+            self._previews[digest_of(decision)] = script_refusal(decision.overrides)
+            look = look.known(previews=dict(self._previews))
+        if attempt is None:
             return look
-        if incident.status != "holding":
+        if needs.onset_range is not None:
+            full_seqlen = look.facts.settings.baseline.full_seqlen
+            return look.known(onset=onset_readings(look.history.lineage(attempt), needs.onset_range, full_seqlen))
+        if (incident := needs.evidence_for) is not None:
             return look.known(evidence=evidence(look.history, attempt, before=incident.attempt))
-        if look.verdict.kind is VerdictKind.DIVERGED or incident.onset_range is None:
-            return look
-        return look.known(recovery=self.recovery(incident, rollback, attempt, look, hold_steps=policy.hold_steps))
+        if (incident := needs.recovery_of) is not None and (rollback := incident.current) is not None:
+            return look.known(recovery=self.recovery(incident, rollback, attempt, look, hold_steps=policy.hold_steps))
+        return look
 
     def recovery(
         self, incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, *, hold_steps: int

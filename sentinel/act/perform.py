@@ -17,10 +17,10 @@ from sentinel.adapters.state_files import OwnPins
 from sentinel.durable import os_errors_named, write_atomically
 from sentinel.plan.alerts.sentences import sentence
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Turn
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_outcomes import ActionEvent, Applied, Done, Failed, Intent, RecordedAction
+from sentinel.plan.outcome import Turn
 from sentinel.plan.restart.actions import (
     Action,
     AskForSave,
@@ -171,7 +171,7 @@ class Performer:
                 near.launcher.stop(started, spare)
             case QuarantineCheckpoints(tags, incident, rollback):
                 quarantine(tags, near, incident, rollback)
-                self.observer.forget(tags)
+                self.observer.folders.forget(tags)
             case PointLatest(tag, global_step, incident, rollback):
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)
             case CutTensorBoard() | BranchWandb():
@@ -189,7 +189,7 @@ class Performer:
         verified = self.neighbours.checkpoints.verify(tag)
         if verified.verification is not None and verified.problem is None:
             log.info("%s is verified: %s", tag, verified.verification.sentence)
-        self.observer.verified(verified)
+        self.observer.folders.verified(verified)
 
     def _fence(self, action: Action) -> None:
         """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone."""
@@ -247,9 +247,9 @@ def wait_until_quiet(observer: Observer, spare: str | None, say: Say) -> None:
     """For a command: returns once the checkpoints are quiet; at once where a job of the run is seen. Says once what it
     waits for. JobStillAlive where something goes on writing."""
     waited_s, told = 0.0, False
-    while (left_s := quiet_left_s(run := observer.look(time.time(), fresh=True).run, spare=spare)) > 0:
-        why = settles(run, spare=spare) or ""
-        if waited_s > _MOST_QUIET * run.quiet_s:
+    while (left_s := quiet_left_s(found := observer.look(time.time(), fresh=True).facts.liveness, spare=spare)) > 0:
+        why = settles(found, spare=spare) or ""
+        if waited_s > _MOST_QUIET * found.quiet_s:
             raise JobStillAlive(why)
         if not told:
             say(f"{why}; waiting")
@@ -265,8 +265,8 @@ def carry_out(
     for _ in range(_MOST_ACTIONS):
         wait_until_quiet(observer, rollback.id, ledger.say)
         look = observer.look(now_unix_s, fresh=True)
-        recorded = next((r for i in look.run.incidents for r in i.rollbacks if r.id == rollback.id), rollback)
-        plan = plan_rollback(recorded, look.run, policy)
+        recorded = next((r for i in look.facts.incidents for r in i.rollbacks if r.id == rollback.id), rollback)
+        plan = plan_rollback(recorded, look.facts, policy)
         if plan.refusal is not None:
             raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
         if not plan.actions:

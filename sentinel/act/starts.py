@@ -11,10 +11,11 @@ from sentinel.act.kept_ancestor import KeptAncestor
 from sentinel.act.look import Look
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_outcomes import UNDO, Intent
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
 from sentinel.plan.starts.checks import audit
 from sentinel.vocabulary.overrides import Overrides
@@ -42,11 +43,11 @@ class Starts:
         return audit(start) if start is not None else None
 
     def start_of(self, look: Look, attempt: Attempt) -> Start | None:
-        run, started = look.run, attempt.started
+        facts, started = look.facts, attempt.started
         samples = tuple(islice(look.history.samples(attempt), FIRST))
-        if started is None or not samples or isinstance(samples[0], ScrapedSample) or _being_replaced(attempt, run):
+        if started is None or not samples or isinstance(samples[0], ScrapedSample) or _being_replaced(attempt, facts):
             return None
-        newest = left_by_others(attempt, look.history, run, look.facts.took_s)
+        newest = left_by_others(attempt, look.history, facts, look.facts.own.took_s)
         if not started.resumed_from and newest is None:
             return None
         return Start(
@@ -57,7 +58,7 @@ class Starts:
             ancestor=self._ancestor(look.history, attempt) if started.resumed_from else None,
             newest=newest,
             pointed=pointed_at(attempt, look),
-            rollback=_in_force(attempt, run),
+            rollback=_in_force(attempt, facts),
         )
 
     def _ancestor(self, history: History, attempt: Attempt) -> Ancestor | None:
@@ -100,14 +101,14 @@ def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:
     return next((saved.next_batch_digests for saved in parent.saved if saved.global_step == at), ())
 
 
-def _being_replaced(attempt: Attempt, run: RunState) -> bool:
+def _being_replaced(attempt: Attempt, facts: Facts) -> bool:
     """Whether a rollback is being carried out that the attempt was not started for: overrides.json is not of it."""
-    incident = run.open_incident
+    incident = facts.open_incident
     current = incident.current if incident is not None and incident.status in ("decided", "applied") else None
     return current is not None and attempt.number <= (current.last_start_attempt or attempt.number)
 
 
-def left_by_others(attempt: Attempt, history: History, run: RunState, took_s: float) -> Checkpoint | None:
+def left_by_others(attempt: Attempt, history: History, facts: Facts, took_s: float) -> Checkpoint | None:
     """The newest checkpoint that was there when the attempt began: one that an earlier attempt has reported, or whose
     step it has passed. What the attempt itself may have saved, or may be saving now, is none: that has the step of one
     that it has made, or could have made since its journal was read, in a look of `took_s` seconds."""
@@ -115,26 +116,27 @@ def left_by_others(attempt: Attempt, history: History, run: RunState, took_s: fl
     own = {saved.tag for saved in attempt.saved}
     others = {saved.tag for one in earlier for saved in one.saved}
     reached = max((one.samples[-1].global_step for one in earlier if one.samples), default=0)
-    resumed, last = (attempt.started.resumed_from or 0) if attempt.started else 0, run.last_step or 0
+    resumed, last = (attempt.started.resumed_from or 0) if attempt.started else 0, facts.readings.last_step or 0
     if attempt.finished is None:
-        last += _REPORTED_LATE + (math.ceil(2 * took_s / run.step_time_s) if run.step_time_s else FIRST)
+        step_s = facts.liveness.step_time_s
+        last += _REPORTED_LATE + (math.ceil(2 * took_s / step_s) if step_s else FIRST)
 
     def left(c: Checkpoint) -> bool:
         known = c.tag in others or c.global_step <= reached
         return known and not c.only_pinned and c.tag not in own and not resumed < c.global_step <= last
 
-    found = [c for c in run.checkpoints if left(c)]
+    found = [c for c in facts.folders.checkpoints if left(c)]
     return found[-1] if found and found[-1].global_step else None
 
 
 def pointed_at(attempt: Attempt, look: Look) -> frozenset[int] | None:
     """By `latest`: a rollback and a restart write it. Once it names what the attempt itself has saved, and that began
     from scratch: by the saves of the last attempt before that has any; `latest` has named each."""
-    run = look.run
-    if run.checkpoints and run.latest_tag not in {saved.tag for saved in attempt.saved}:
-        return frozenset(c.global_step for c in run.checkpoints if c.tag == run.latest_tag)
+    facts = look.facts
+    if facts.folders.checkpoints and facts.folders.latest_tag not in {saved.tag for saved in attempt.saved}:
+        return frozenset(c.global_step for c in facts.folders.checkpoints if c.tag == facts.folders.latest_tag)
     before = [one for number, one in look.history.attempts.items() if number < attempt.number and one.saved]
-    if not run.checkpoints or not before or (attempt.started and attempt.started.resumed_from):
+    if not facts.folders.checkpoints or not before or (attempt.started and attempt.started.resumed_from):
         return None
     last = max(before, key=lambda one: one.number)
     return None if _moved_since(last, look) else frozenset(saved.global_step for saved in last.saved)
@@ -146,14 +148,14 @@ def _moved_since(attempt: Attempt, look: Look) -> bool:
     return any(at is None or at >= attempt.number for at in moves)
 
 
-def _in_force(attempt: Attempt, run: RunState) -> Rollback | None:
+def _in_force(attempt: Attempt, facts: Facts) -> Rollback | None:
     """Whose changes overrides.json holds; None where it was written after the attempt began."""
-    if run.overrides is None or attempt.started is None:
+    if facts.folders.overrides is None or attempt.started is None:
         return None
-    known = (r for i in run.incidents for r in i.rollbacks if r.id == run.overrides.rollback)
+    known = (r for i in facts.incidents for r in i.rollbacks if r.id == facts.folders.overrides.rollback)
     rollback = next(known, None)
     if rollback is None:
-        return _unrecorded(run.overrides)
+        return _unrecorded(facts.folders.overrides)
     if attempt.started.rollback == rollback.id:
         return rollback
     if rollback.after_attempt is not None:

@@ -19,7 +19,7 @@ from sentinel.adapters.state_files import OwnPins
 from sentinel.plan.alerts.alerts import failed_look
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.log_events import IncidentEvent
-from sentinel.plan.turn import Facts, Failure, Memory, Outcome, Turn, next_turn
+from sentinel.plan.turn import Facts, Failure, Memory, Outcome, Turn, decide
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ class Watch:
             self.observer.keep_jobs()
             look, turn = self._decided(look)
             if turn.does:  # what earlier looks remember of the checkpoints may not count
-                look, turn = self._decided(self.observer.look(look.run.now_unix_s, fresh=True))
-            self._turns.keep(look.facts, self.policy, turn)
+                look, turn = self._decided(self.observer.look(look.facts.now_unix_s, fresh=True))
+            self._turns.keep(look.facts, self.policy, self._memory, turn)
             self._do(turn, look)
         except TemporaryError as error:
             self._warn(f"{error}; trying again")
@@ -96,14 +96,14 @@ class Watch:
             log.error("the failure can't be recorded in the incident log: %s", failure)
 
     def _decided(self, look: Look) -> tuple[Look, Turn]:
-        self.last = look.known(memory=self._memory, paging_problem=self.paging_problem())
+        self.last = look.known(paging_problem=self.paging_problem())
         look = self._past.read(self.last, self.policy, self.observer.script_refusal)
-        return look, next_turn(look.facts, self.policy)
+        return look, decide(look.facts, self.policy, self._memory)
 
     def _keep(self, facts: Facts) -> Turn:
         """The turn that follows from these facts, which are kept with it."""
-        turn = next_turn(facts, self.policy)
-        self._turns.keep(facts, self.policy, turn)
+        turn = decide(facts, self.policy, self._memory)
+        self._turns.keep(facts, self.policy, self._memory, turn)
         return turn
 
     def _warn(self, line: str) -> None:

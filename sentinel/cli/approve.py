@@ -9,7 +9,7 @@ from sentinel.config import Config
 from sentinel.config.run_files import clock, find_config, incident_log_of, state_dir_of
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.plan.alerts.sentences import sentence
-from sentinel.plan.incident.events import rollback_of
+from sentinel.plan.incident.events import proposed_in
 from sentinel.plan.incident.incident import Approval
 from sentinel.plan.incident.log_events import Proposed
 from sentinel.plan.restart.forecast import price
@@ -40,7 +40,7 @@ def approve(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, y
 
 def _price(config: Config, event: Proposed) -> str:
     """What the rollback loses as of now: the run may have trained on for hours since it was proposed."""
-    run = observer_of(config, neighbours_of(config)).look(clock()).run
-    cost = price(rollback_of(event), run)
+    facts = observer_of(config, neighbours_of(config)).look(clock()).facts
+    cost = price(proposed_in(event), facts)
     hours = "" if cost.lost_gpu_hours is None else f" ({cost.lost_gpu_hours:.3g} GPU-hours)"
     return f"lost as of now: {cost.lost_steps} steps{hours}; when it was proposed: {event.lost_steps}"

@@ -53,10 +53,10 @@ def bisect_of(config: Config, name: str | None) -> Bisect:
     """The bisect of an incident of the run. ConfigError where there is none, or nothing to repeat."""
     observer = observer_of(config, neighbours_of(config))
     look = observer.look(clock())
-    if name is None and not look.run.incidents:
+    if name is None and not look.facts.incidents:
         raise ConfigError("the run has no incident: `sentinel watch` opens one where the run diverges")
-    incident = look.run.incidents[-1] if name is None else incident_named(look.events, name)
-    return bisect_about(config, incident, look.history, look.run, observer.started, to_stderr)
+    incident = look.facts.incidents[-1] if name is None else incident_named(look.events, name)
+    return bisect_about(config, incident, look.history, look.facts, observer.started, to_stderr)
 
 
 def _planned(made: Bisect, *, as_json: bool) -> int:

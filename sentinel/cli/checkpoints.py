@@ -23,7 +23,7 @@ def checkpoints(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = F
         look = observer_of(config, near).look(clock())
     manifests = {path.stem for path in (near.state_dir / MANIFESTS).glob("*.json")}
     found = certificates(
-        look.run,
+        look.facts,
         look.history,
         look.series.events,
         look.events,

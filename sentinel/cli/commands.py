@@ -17,7 +17,7 @@ from typer.models import CommandInfo
 FIRST, RUN, RECOVER, UNDERSTAND, SET_UP, KEEP = "First", "Run", "Recover", "Understand", "Set up", "Keep"
 
 
-class Command(NamedTuple):
+class Listed(NamedTuple):
     """The function of its name in sentinel/cli/MODULE.py, whose docstring holds further help."""
 
     name: str
@@ -27,38 +27,36 @@ class Command(NamedTuple):
 
 
 COMMANDS = (  # in the order of `sentinel --help`
-    Command("watch", "watch", FIRST, "Follow a run, or many; in mode act, recover them."),
-    Command("status", "status", FIRST, "Show the run's verdict, step and loss. Exit 1: diverged, stalled or down."),
-    Command("incidents", "incidents", FIRST, "List the run's incidents and the rollbacks tried."),
-    Command("rollback", "rollback", FIRST, "Roll the run back to a checkpoint. Moves files, never deletes."),
-    Command("undo", "undo", FIRST, "Bring back, byte for byte, what an incident's rollbacks moved aside."),
-    Command("sbatch-watch", "sbatch_watch", RUN, "Submit the watch as a Slurm job; one per run runs at a time."),
-    Command("pause", "pause", RUN, "Let sentinel watch and page, but not act, until `resume`."),
-    Command("resume", "pause", RUN, "Let sentinel act again. Exit 1: the run was not paused."),
-    Command("page", "page", RUN, "List undelivered pages (exit 1: there are some), or send a test page."),
-    Command("approve", "approve", RECOVER, "Approve the plan that watch proposed in mode approve."),
-    Command("purge", "purge", RECOVER, "Delete what a closed incident's rollbacks moved aside. It can't be undone."),
-    Command("incident", "incident", UNDERSTAND, "Show one incident, event by event."),
-    Command("explain", "explain", UNDERSTAND, "Explain a decision: what was seen, and what would have changed it."),
-    Command(
-        "bisect", "bisect", UNDERSTAND, "Find why the run diverged, by short trainings beside it. Exit 1: unknown."
-    ),
-    Command("triage", "triage", UNDERSTAND, "Write one HTML page about the run: what diverged, what led, what helped."),
-    Command("ui", "ui", UNDERSTAND, "Serve the triage page live. It shows commands to type, and never acts."),
-    Command("replay", "replay", UNDERSTAND, "Judge recorded readings as if they were live. Exit 1: one ends diverged."),
-    Command("correlate", "correlate", UNDERSTAND, "Correlate the loss ratio with Adam's variance and other signals."),
-    Command("compare", "compare", UNDERSTAND, "Compare the smoothed loss of runs at the same step or token count."),
-    Command("init", "init", SET_UP, "Write a commented configuration for a run."),
-    Command("doctor", "doctor", SET_UP, "Check everything that a recovery needs. Exit 1: a recovery would fail."),
-    Command("lint", "lint", SET_UP, "Check a run's settings by formula before it starts. Exit 1: there is an error."),
-    Command("tune", "tune", SET_UP, "Find a warmup's start and duration by short runs. Exit 1: all fluctuate."),
-    Command("dashboards", "dashboards", SET_UP, "Push the dashboards to a Grafana, diff them, or export them."),
-    Command("demo", "demo", SET_UP, "Train a small GPT until it diverges, and recover it. Needs the trainer extra."),
-    Command("checkpoints", "checkpoints", KEEP, "List the checkpoints: whole, healthy, pinned, and why not."),
-    Command("pin", "pin", KEEP, "Keep a checkpoint from keep-last-k and site purges, by hard links."),
-    Command("manifest", "manifest", KEEP, "Write a checkpoint's digests: a later restart finds flipped bits."),
-    Command("chronicle", "chronicle", KEEP, "Write the run's history as Markdown with plots."),
-    Command("export", "export", KEEP, "Write a run's samples as a table: one row per step and attempt."),
+    Listed("watch", "watch", FIRST, "Follow a run, or many; in mode act, recover them."),
+    Listed("status", "status", FIRST, "Show the run's verdict, step and loss. Exit 1: diverged, stalled or down."),
+    Listed("incidents", "incidents", FIRST, "List the run's incidents and the rollbacks tried."),
+    Listed("rollback", "rollback", FIRST, "Roll the run back to a checkpoint. Moves files, never deletes."),
+    Listed("undo", "undo", FIRST, "Bring back, byte for byte, what an incident's rollbacks moved aside."),
+    Listed("sbatch-watch", "sbatch_watch", RUN, "Submit the watch as a Slurm job; one per run runs at a time."),
+    Listed("pause", "pause", RUN, "Let sentinel watch and page, but not act, until `resume`."),
+    Listed("resume", "pause", RUN, "Let sentinel act again. Exit 1: the run was not paused."),
+    Listed("page", "page", RUN, "List undelivered pages (exit 1: there are some), or send a test page."),
+    Listed("approve", "approve", RECOVER, "Approve the plan that watch proposed in mode approve."),
+    Listed("purge", "purge", RECOVER, "Delete what a closed incident's rollbacks moved aside. It can't be undone."),
+    Listed("incident", "incident", UNDERSTAND, "Show one incident, event by event."),
+    Listed("explain", "explain", UNDERSTAND, "Explain a decision: what was seen, and what would have changed it."),
+    Listed("bisect", "bisect", UNDERSTAND, "Find why the run diverged, by short trainings beside it. Exit 1: unknown."),
+    Listed("triage", "triage", UNDERSTAND, "Write one HTML page about the run: what diverged, what led, what helped."),
+    Listed("ui", "ui", UNDERSTAND, "Serve the triage page live. It shows commands to type, and never acts."),
+    Listed("replay", "replay", UNDERSTAND, "Judge recorded readings as if they were live. Exit 1: one ends diverged."),
+    Listed("correlate", "correlate", UNDERSTAND, "Correlate the loss ratio with Adam's variance and other signals."),
+    Listed("compare", "compare", UNDERSTAND, "Compare the smoothed loss of runs at the same step or token count."),
+    Listed("init", "init", SET_UP, "Write a commented configuration for a run."),
+    Listed("doctor", "doctor", SET_UP, "Check everything that a recovery needs. Exit 1: a recovery would fail."),
+    Listed("lint", "lint", SET_UP, "Check a run's settings by formula before it starts. Exit 1: there is an error."),
+    Listed("tune", "tune", SET_UP, "Find a warmup's start and duration by short runs. Exit 1: all fluctuate."),
+    Listed("dashboards", "dashboards", SET_UP, "Push the dashboards to a Grafana, diff them, or export them."),
+    Listed("demo", "demo", SET_UP, "Train a small GPT until it diverges, and recover it. Needs the trainer extra."),
+    Listed("checkpoints", "checkpoints", KEEP, "List the checkpoints: whole, healthy, pinned, and why not."),
+    Listed("pin", "pin", KEEP, "Keep a checkpoint from keep-last-k and site purges, by hard links."),
+    Listed("manifest", "manifest", KEEP, "Write a checkpoint's digests: a later restart finds flipped bits."),
+    Listed("chronicle", "chronicle", KEEP, "Write the run's history as Markdown with plots."),
+    Listed("export", "export", KEEP, "Write a run's samples as a table: one row per step and attempt."),
 )
 
 

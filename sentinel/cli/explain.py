@@ -22,7 +22,7 @@ from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.review.kept_turn import KeptTurn, told
 from sentinel.plan.review.what_if import comes_to, what_was_seen, what_would_change
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.errors import ConfigError, LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.texts import without_secrets
@@ -68,7 +68,7 @@ class _Kept:
     @property
     def _time(self) -> str:
         try:
-            return local_time(float(self.document["facts"]["run"]["now_unix_s"]))
+            return local_time(float(self.document["facts"]["now_unix_s"]))
         except (LookupError, TypeError, ValueError, OverflowError, OSError):
             return "time unknown"
 
@@ -142,8 +142,8 @@ def explain(
 
 
 def _show(kept: _Turns, chosen: _Kept, one: KeptTurn, rules: Policy, policy: Path | None, *, as_json: bool) -> None:
-    decided, before = next_turn(one.facts, rules), next_turn(one.facts, one.policy)
-    changes, seen = what_would_change(one.facts, rules), tuple(what_was_seen(one.facts))
+    decided, before = decide(one.facts, rules, one.memory), decide(one.facts, one.policy, one.memory)
+    changes, seen = what_would_change(one.facts, rules, one.memory), tuple(what_was_seen(one.facts))
     if dump_json(without_secrets(told(before))) != dump_json(without_secrets(dict(one.decided))):
         to_stderr("this version decides otherwise than the one that made the turn; what follows is of this version")
     if as_json:
@@ -152,7 +152,7 @@ def _show(kept: _Turns, chosen: _Kept, one: KeptTurn, rules: Policy, policy: Pat
                 "incident": kept.incident,
                 "turn": chosen.number,
                 "kept_turns": [each.number for each in kept.turns],
-                "time_unix_s": one.facts.run.now_unix_s,
+                "time_unix_s": one.facts.now_unix_s,
                 "mode": rules.mode,
                 "seen": dict(seen),
                 "decided": told(decided),

@@ -16,11 +16,11 @@ from sentinel.adapters.slurm.trainer_files import files_named_in
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, print_json
 from sentinel.config import Config
 from sentinel.config.run_files import find_config
-from sentinel.jobscript.facts import Facts, declared_size
+from sentinel.jobscript.facts import ScriptFacts, declared_size
 from sentinel.jobscript.given import Unread
 from sentinel.jobscript.named_files import with_files
 from sentinel.jobscript.reading import Read, read_command, read_text
-from sentinel.lint import Finding, in_its_words
+from sentinel.lint import LintFinding, in_its_words
 from sentinel.lint import lint as check
 from sentinel.vocabulary.errors import ConfigError
 
@@ -42,7 +42,7 @@ def lint(
     as_json: Json = False,
 ) -> int:
     """Checks shape, batches, schedules, SLW and saves. Options count before what the files say."""
-    given = Facts(
+    given = ScriptFacts(
         declared_parameters=None if parameters is None else declared_size(parameters),
         world_size=gpus,
         step_time_s=step_time,
@@ -113,11 +113,11 @@ def _in_its_lines(read: Read, text: str, inside: str) -> Read:
     return replace(read, unread=tuple(replace(unread, line=line_of(unread)) for unread in read.unread))
 
 
-def _known(facts: Facts) -> dict[str, Any]:
+def _known(facts: ScriptFacts) -> dict[str, Any]:
     return {key: value for key, value in asdict(facts).items() if value is not None}
 
 
-def _document(path: str, read: Read, findings: Sequence[Finding]) -> dict[str, Any]:
+def _document(path: str, read: Read, findings: Sequence[LintFinding]) -> dict[str, Any]:
     return {
         "path": path,
         "format": read.format,
@@ -127,7 +127,7 @@ def _document(path: str, read: Read, findings: Sequence[Finding]) -> dict[str, A
     }
 
 
-def _show(path: str, read: Read, findings: Sequence[Finding]) -> None:
+def _show(path: str, read: Read, findings: Sequence[LintFinding]) -> None:
     if read.format == "not understood":
         echo(f"{path}: not understood: {read.unread[0].why}")
         return

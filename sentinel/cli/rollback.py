@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -32,11 +32,12 @@ from sentinel.config.run_files import clock, find_config
 from sentinel.daemon.paging import delivering
 from sentinel.daemon.wiring import Parts, assemble_to_act
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.events import closed, decided, opened
 from sentinel.plan.incident.incident import Rollback, incident_id
-from sentinel.plan.observation import Checkpoint, Life, RunState
+from sentinel.plan.observation import Checkpoint, Life
 from sentinel.plan.restart.actions import VerifyCheckpoint, describe, to_json
-from sentinel.plan.restart.decision import Wanted, plan_by_hand
+from sentinel.plan.restart.decision import ManualRollback, plan_by_hand
 from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.rollback import Plan
@@ -64,11 +65,11 @@ def rollback(
 ) -> int:
     """`sentinel undo` reverts it. Exit 1: refused."""
     config = find_config(run, config_dir)
-    wanted = Wanted(to=to, rung=rung, seed=seed, start=start, force=force)
+    wanted = ManualRollback(to=to, rung=rung, seed=seed, start=start, force=force)
     with looking_line() as progress:
         parts, lock = assemble_to_act(config, to_stderr, progress)
     look, plan = _planned(parts, config, wanted)
-    for half in look.run.unfinished:
+    for half in look.facts.unfinished:
         to_stderr(f"{half.id} is half done: its completed actions are reverted first")
     diff = None
     if plan.decision is not None and plan.decision.restart:
@@ -77,9 +78,9 @@ def rollback(
         except (ScriptRefused, ConfigError) as error:
             plan = Plan(refusal=str(error))
     if as_json:
-        print_json(_document(plan, look.run))
+        print_json(_document(plan, look.facts))
     else:
-        _show(plan, look.run, diff)
+        _show(plan, look.facts, diff)
         _show_evidence(plan, config.policy)
     if plan.refusal is not None or plan.decision is None:
         return 1
@@ -91,9 +92,9 @@ def rollback(
         wait = partial(wait_until_quiet, parts.observer, None, to_stderr)
         wait()
         look = parts.observer.look(clock(), fresh=True)  # the run may have changed since the plan was shown
-        if look.run.unfinished:
-            settle(look.run.unfinished, parts.near, parts.observer, parts.ledger, wait)
-            parts.observer.forget(tuple(c.tag for c in look.run.checkpoints))
+        if look.facts.unfinished:
+            settle(look.facts.unfinished, parts.near, parts.observer, parts.ledger, wait)
+            parts.observer.folders.forget(tuple(c.tag for c in look.facts.folders.checkpoints))
         look, plan = _planned(parts, config, wanted, fresh=True)
         if plan.refusal is not None or plan.decision is None:
             to_stderr(f"refused: {plan.refusal}")
@@ -102,39 +103,40 @@ def rollback(
         return _carry_out(parts, look, plan.decision, config.policy)
 
 
-def _planned(parts: Parts, config: Config, wanted: Wanted, *, fresh: bool = False) -> tuple[Look, Plan]:
+def _planned(parts: Parts, config: Config, wanted: ManualRollback, *, fresh: bool = False) -> tuple[Look, Plan]:
     """The run as it is now, and the plan for it. Verifies the target, in a dry run too: reading changes nothing."""
     with looking_line() as parts.near.checkpoints.progress:
         look = parts.observer.look(clock(), fresh=fresh)
-    target = look.run.checkpoint(wanted.to)
+    target = look.facts.folders.checkpoint(wanted.to)
     if target is not None and target.complete and target.verified is None and not target.only_pinned:
         with reading_bar(target.tag) as progress:
-            parts.observer.verified(parts.near.checkpoints.verify(target.tag, progress=progress))
+            parts.observer.folders.verified(parts.near.checkpoints.verify(target.tag, progress=progress))
     with looking_line() as parts.near.checkpoints.progress:
         look = parts.observer.look(clock(), room=True, fresh=fresh)
-    run = _with_onset(look, config.policy.margin_steps)
-    return look, plan_by_hand(wanted, look.verdict, run if fresh else replace(run, quiet_s=0.0), config.policy)
+    facts = _with_onset(look, config.policy.margin_steps)
+    return look, plan_by_hand(wanted, facts if fresh else facts.changed(quiet_s=0.0), config.policy)
 
 
-def _with_onset(look: Look, margin_steps: int) -> RunState:
+def _with_onset(look: Look, margin_steps: int) -> Facts:
     """The run with the data positions of the steps from the onset on: a rung may skip their data."""
     attempt, onset = look.history.latest, look.verdict.onset_range
     if attempt is None or onset is None:
-        return look.run
+        return look.facts
     samples = [s for s in look.history.lineage(attempt, onset[1] - 1) if s.global_step <= onset[1] + margin_steps]
-    return replace(look.run, positions={**look.run.positions, **{s.global_step: anchor_at(s) for s in samples}})
+    of_onset = {s.global_step: anchor_at(s) for s in samples}
+    return look.facts.changed(positions={**look.facts.readings.positions, **of_onset})
 
 
 def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> int:
     attempt, ledger = look.history.latest, parts.ledger
-    number, incident = look.run.next_incident, incident_id(look.run.next_incident)
-    parts.observer.stop_probes(look.run.incidents)  # before they are closed: then the probes' folders may be purged
-    for other in look.run.incidents:
+    number, incident = look.facts.next_incident, incident_id(look.facts.next_incident)
+    parts.observer.stop_probes(look.facts.incidents)  # before they are closed: then the probes' folders may be purged
+    for other in look.facts.incidents:
         if other.status != "closed":
             ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
     of_attempt = attempt.number if attempt else 0
-    ledger.record(opened(number, of_attempt, look.run.baseline, look.run.overrides, reason=reason))
+    ledger.record(opened(number, of_attempt, look.facts.settings.baseline, look.facts.folders.overrides, reason=reason))
     ledger.record(decided(incident, decision))
     carry_out(decision, parts.observer, parts.perform, policy, ledger, clock())
     if not decision.restart:
@@ -143,18 +145,18 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
     return 0
 
 
-def _show(plan: Plan, run: RunState, script_diff: str | None) -> None:
+def _show(plan: Plan, facts: Facts, script_diff: str | None) -> None:
     if plan.refusal is not None or plan.decision is None:
         echo(f"refused: {plan.refusal}")
         advise(plan.refusal)
         return
-    echo(f"{incident_id(run.next_incident)}: {plan.reason}")
+    echo(f"{incident_id(facts.next_incident)}: {plan.reason}")
     actions = [action for action in plan.actions if not isinstance(action, VerifyCheckpoint)]
     for number, action in enumerate(actions, 1):
         echo(f"  {number}. {describe(action)}")
-    if (target := _target(plan.decision, run)) is not None and target.verification is not None:
+    if (target := _target(plan.decision, facts)) is not None and target.verification is not None:
         echo(f"  {target.tag} is verified: {target.verification.sentence}")
-    for line in _priced(plan.decision, run):
+    for line in _priced(plan.decision, facts):
         echo(f"  {line}")
     if script_diff is not None:
         echo(script_diff)
@@ -168,42 +170,42 @@ def _show_evidence(plan: Plan, policy: Policy) -> None:
             echo(f"  {sentence}")
 
 
-def _document(plan: Plan, run: RunState) -> dict[str, Any]:
+def _document(plan: Plan, facts: Facts) -> dict[str, Any]:
     decision = plan.decision
-    facts: dict[str, Any] = {"target": None}
+    shown: dict[str, Any] = {"target": None}
     if decision is not None:
-        target = _target(decision, run)
+        target = _target(decision, facts)
         verification = None if target is None or target.verification is None else asdict(target.verification)
-        facts = {
+        shown = {
             "target": {
                 "tag": decision.target_tag,
                 "global_step": decision.target_step,
                 "verification": verification,
             },
             "changes": decision.changes,
-            "price": price(decision, run).to_json(),
-            "coming_saves": [coming.to_json() for coming in coming_saves(decision, run)],
-            "unconfirmed": unconfirmed(decision, run),
+            "price": price(decision, facts).to_json(),
+            "coming_saves": [coming.to_json() for coming in coming_saves(decision, facts)],
+            "unconfirmed": unconfirmed(decision, facts),
         }
     actions = [to_json(action) for action in plan.actions]
-    return {"incident": incident_id(run.next_incident), **facts, "actions": actions, "refusal": plan.refusal}
+    return {"incident": incident_id(facts.next_incident), **shown, "actions": actions, "refusal": plan.refusal}
 
 
-def _target(decision: Rollback, run: RunState) -> Checkpoint | None:
-    return None if decision.target_tag is None else run.checkpoint(decision.target_tag)
+def _target(decision: Rollback, facts: Facts) -> Checkpoint | None:
+    return None if decision.target_tag is None else facts.folders.checkpoint(decision.target_tag)
 
 
-def _priced(decision: Rollback, run: RunState) -> Iterator[str]:
+def _priced(decision: Rollback, facts: Facts) -> Iterator[str]:
     """What the rollback changes and costs, the settings at the coming saves, and what can't be confirmed."""
     if decision.changes:
         yield f"changes: {'; '.join(decision.changes)}"
-    cost = price(decision, run)
+    cost = price(decision, facts)
     yield f"{cost.lost_steps} steps are lost{_hours(cost.lost_gpu_hours)}; nothing is deleted"
-    if cost.steps_to_next_save is not None and life_of(run).life is not Life.GONE:
+    if cost.steps_to_next_save is not None and life_of(facts.liveness).life is not Life.GONE:
         yield f"waiting for one more save would take {cost.steps_to_next_save} steps{_hours(cost.waiting_gpu_hours)}"
-    for coming in coming_saves(decision, run):
+    for coming in coming_saves(decision, facts):
         yield str(coming)
-    for sentence in unconfirmed(decision, run):
+    for sentence in unconfirmed(decision, facts):
         yield f"can't be confirmed: {sentence}"
 
 

@@ -22,7 +22,7 @@ from sentinel.judge.detectors.attention_logits import LogitWarning
 from sentinel.judge.detectors.early_warning import EarlyWarning
 from sentinel.plan.incident.baseline import onset_readings
 from sentinel.plan.restart.forecast import lost_so_far
-from sentinel.plan.restart.liveness import Known, life_of
+from sentinel.plan.restart.liveness import Liveness, life_of
 from sentinel.plan.restart.restart import newest_audit
 from sentinel.plan.restart.rollback import KILL_FILE, PAUSED
 from sentinel.plan.starts.certificate import taken_back
@@ -62,7 +62,7 @@ def _show_all(paths: tuple[Path, ...], *, as_json: bool) -> int:
         row: dict[str, Any] = {**dict.fromkeys(_OF_EACH), "run": path.stem, "file": str(path), "problem": None}
         try:
             document, look = _looked(load_config(path))
-            found = look.run.open_incident
+            found = look.facts.open_incident
             row |= {key: document.get(key) for key in _OF_EACH} | {"incident": found.id if found is not None else None}
             code = int(look.verdict.kind in UNHEALTHY)
         except SentinelError as error:
@@ -91,13 +91,13 @@ def _looked(config: Config) -> tuple[dict[str, Any], Look]:
         look = observer_of(config, near).look(clock())
     kept = KeptAncestor(near.state_dir, near.source, config.run.name)
     look = look.known(start=Starts(kept).audit(look))
-    return _document(config, look, life_of(look.run), unreadable_lines=near.source.unreadable), look
+    return _document(config, look, life_of(look.facts.liveness), unreadable_lines=near.source.unreadable), look
 
 
-def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:
-    start, moved = look.facts.start or newest_audit(look.facts), _moved_first(look)
+def _document(config: Config, look: Look, job: Liveness, *, unreadable_lines: int) -> dict[str, Any]:
+    start, moved = look.facts.on_demand.start or newest_audit(look.facts), _moved_first(look)
     last, verdict, policy = look.series.last, look.verdict, config.policy
-    rollbacks = [rollback for incident in look.run.incidents for rollback in incident.rollbacks]
+    rollbacks = [rollback for incident in look.facts.incidents for rollback in incident.rollbacks]
     return {
         "run": config.run.name,
         "mode": policy.mode,
@@ -118,20 +118,20 @@ def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) 
             {"kind": str(e.kind), "onset_step": e.onset_step, "end_step": e.end_step, "reason": e.reason}
             for e in look.series.events[-_LAST_EVENTS:]
         ],
-        "incidents": [incident_json(i) for i in look.run.incidents],
+        "incidents": [incident_json(i) for i in look.facts.incidents],
         "budget": {
             "rollbacks_left": max(0, policy.rollback_budget - len(rollbacks)),
-            "lost_steps_left": policy.lost_steps_budget - lost_so_far(look.run.incidents),
+            "lost_steps_left": policy.lost_steps_budget - lost_so_far(look.facts.incidents),
         },
         "unreadable_lines": unreadable_lines,
-        "latest": look.run.latest_tag,
-        "trackers_problem": look.run.disagreement,
+        "latest": look.facts.folders.latest_tag,
+        "trackers_problem": look.facts.folders.disagreement,
     }
 
 
 def _moved_first(look: Look) -> FirstMoved | None:
     """As the open incident has recorded it; by the same analysis while none is open. None without an onset."""
-    incident, attempt, onset = look.run.open_incident, look.history.latest, look.verdict.onset_range
+    incident, attempt, onset = look.facts.open_incident, look.history.latest, look.verdict.onset_range
     if incident is not None and incident.moved_first is not None:
         return incident.moved_first
     if attempt is None or onset is None:
@@ -160,16 +160,16 @@ def _print(document: dict[str, Any], look: Look) -> None:
         echo(f"  job {job['state']}: {job['reason']}")
     elif job["reason"] != document["reason"]:
         echo(f"  {job['reason']}")
-    if look.run.open_incident:
-        standing = ": its cause is looked for by bisect" if look.run.open_incident.bisecting else ""
-        echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}{standing}")
-    if look.run.paused:
+    if look.facts.open_incident:
+        standing = ": its cause is looked for by bisect" if look.facts.open_incident.bisecting else ""
+        echo(f"  {look.facts.open_incident.id} is {look.facts.open_incident.status}{standing}")
+    if look.facts.person.paused:
         echo(f"  {PAUSED}, until `sentinel resume`")
-    if look.run.kill_file:
+    if look.facts.person.kill_file:
         echo(f"  {KILL_FILE}")
-    for incident in taken_back(look.history, look.run.incidents):
-        goes_on = f"a restart resumes from {look.run.latest_tag or 'scratch'}"
+    for incident in taken_back(look.history, look.facts.incidents):
+        goes_on = f"a restart resumes from {look.facts.folders.latest_tag or 'scratch'}"
         echo(f"  {incident.id} was undone: attempt {attempt} belongs to what was taken back; {goes_on}")
-    if look.run.disagreement is not None:
-        echo(f"  checkpoints: {look.run.disagreement}; a rollback or a restart rewrites the trackers")
+    if look.facts.folders.disagreement is not None:
+        echo(f"  checkpoints: {look.facts.folders.disagreement}; a rollback or a restart rewrites the trackers")
     echo(f"  rollbacks left: {document['budget']['rollbacks_left']}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sentinel.adapters.exposition.server import SHORTEST_TOKEN, Certificate, is_loopback
+from sentinel.adapters.exposition.server import SHORTEST_TOKEN, TlsCertificate, is_loopback
 from sentinel.adapters.paging.secret import Secret
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts, echo
 from sentinel.cli.triage import documents
@@ -63,10 +63,10 @@ def ui(
     return 0
 
 
-def certificate_of(certificate: Path | None, key: Path | None) -> Certificate | None:
+def certificate_of(certificate: Path | None, key: Path | None) -> TlsCertificate | None:
     """The certificate in the files; None where no file is given. ConfigError says which file can't be used."""
     if certificate is not None:
-        return Certificate(certificate, key)
+        return TlsCertificate(certificate, key)
     if key is not None:
         raise ConfigError("--key needs --certificate")
     return None

@@ -33,7 +33,7 @@ def undo(
         raise ConfigError(f"pass either {incident} or --all, not both")
     config = find_config(run, config_dir)
     parts, lock = assemble_to_act(config, to_stderr)
-    incidents = parts.observer.look(clock()).run.incidents
+    incidents = parts.observer.look(clock()).facts.incidents
     last = undo_incident(incidents, incident)
     chosen = [one.id for one in undoable(incidents)] if every else [last.id]
     for one in (one for name in chosen for one in incidents if one.id == name):
@@ -48,10 +48,10 @@ def undo(
         return 1
     with lock, delivering(parts.paging):
         for name in chosen:
-            again = undo_incident(parts.observer.look(clock()).run.incidents, name)
+            again = undo_incident(parts.observer.look(clock()).facts.incidents, name)
             wait = partial(wait_until_quiet, parts.observer, None, to_stderr)
             take_back(again, parts.near, parts.observer, parts.ledger, wait, without_missing=without_missing)
-    incidents = parts.observer.look(clock()).run.incidents
+    incidents = parts.observer.look(clock()).facts.incidents
     echo(f"{', '.join(chosen)}: undone")
     for line in (*_remaining(incidents, (), parts), *_start_commands(parts)):
         echo(line)

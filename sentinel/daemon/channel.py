@@ -11,7 +11,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-class Channel:
+class PipeChannel:
     """One end of a pipe between two processes of this daemon, read and written by two threads.
 
     A message that is not sent yet is replaced by a later one of the same key, so what waits is bounded by the number of

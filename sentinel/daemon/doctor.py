@@ -20,20 +20,21 @@ from sentinel.adapters.slurm import SlurmClient
 from sentinel.adapters.state_files import KILL, PAUSED, holds
 from sentinel.config import Config
 from sentinel.config.run_files import clock, source_log_of, state_dir_of
-from sentinel.daemon.finding import Finding, Near, adapters_of, probes
+from sentinel.daemon.finding import Checked, Near, adapters_of, probes
 from sentinel.daemon.preconditions import faults_of
 from sentinel.daemon.wiring import observer_of
 from sentinel.durable import move, os_errors_named, write_atomically
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import not_applied, overrides_for
-from sentinel.plan.observation import JobsSeen, Life, RunState
+from sentinel.plan.facts import Facts
+from sentinel.plan.observation import JobsSeen, Life
 from sentinel.plan.restart.liveness import life_of
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.overrides import Anchor
 
 
-def examine(config: Config, progress: Callable[[float], None] | None = None) -> list[Finding]:
+def examine(config: Config, progress: Callable[[float], None] | None = None) -> list[Checked]:
     """`progress` is called with the share that is done of a look at the checkpoints."""
     near = adapters_of(config, progress)
     return [finding for check in _CHECKS for finding in _run(check, config, near)]
@@ -55,27 +56,27 @@ def check_before_acting(config: Config) -> None:
         )
 
 
-def _run(check: Callable[[Config, Near], Iterator[Finding]], config: Config, near: Near) -> Iterator[Finding]:
+def _run(check: Callable[[Config, Near], Iterator[Checked]], config: Config, near: Near) -> Iterator[Checked]:
     try:
         with os_errors_named("a file of the run"):
             yield from check(config, near)
     except SentinelError as error:
-        yield Finding("bad", check.__name__.replace("_", " "), str(error), passes=isinstance(error, TemporaryError))
+        yield Checked("bad", check.__name__.replace("_", " "), str(error), passes=isinstance(error, TemporaryError))
 
 
-def configuration(config: Config, _: Near) -> Iterator[Finding]:
+def configuration(config: Config, _: Near) -> Iterator[Checked]:
     mode = config.policy.mode
-    yield Finding("ok", "configuration", f"{config.run.name}, mode {mode}, launcher {config.launcher.kind}")
+    yield Checked("ok", "configuration", f"{config.run.name}, mode {mode}, launcher {config.launcher.kind}")
     if mode == "observe" and config.launcher.kind != "elsewhere":
-        yield Finding("note", "mode", 'sentinel does not act; [policy] mode = "approve" or "act" lets it')
+        yield Checked("note", "mode", 'sentinel does not act; [policy] mode = "approve" or "act" lets it')
 
 
-def state_folder(config: Config, _: Near) -> Iterator[Finding]:
+def state_folder(config: Config, _: Near) -> Iterator[Checked]:
     """Whether files can be written and locked there, and whether a watch has the lock now."""
     state_dir = state_dir_of(config)
     if not state_dir.is_dir():
         absent = f"{state_dir} does not exist; the trainer's hook or `sentinel watch` creates it"
-        yield Finding("bad", "state folder", absent, passes=True)
+        yield Checked("bad", "state folder", absent, passes=True)
         return
     yield _file_operations("state folder", state_dir)
     scratch = state_dir / f".doctor.{os.getpid()}"
@@ -83,60 +84,60 @@ def state_folder(config: Config, _: Near) -> Iterator[Finding]:
     try:
         with RunLock(scratch) as lock:
             lock.renew()
-        yield Finding("ok", "lock", "this filesystem creates and keeps it (link and rename)")
+        yield Checked("ok", "lock", "this filesystem creates and keeps it (link and rename)")
     finally:
         shutil.rmtree(scratch)
     if not (state_dir / "lock").exists():
-        yield Finding("note", "watch", "no watch of this run is running")
+        yield Checked("note", "watch", "no watch of this run is running")
     elif (holder := RunLock(state_dir).held_by()) is None:
-        yield Finding("note", "watch", "no watch is running; the last one left its lock, which the next takes over")
+        yield Checked("note", "watch", "no watch is running; the last one left its lock, which the next takes over")
     else:
-        yield Finding("ok", "watch", f"running: {holder}")
+        yield Checked("ok", "watch", f"running: {holder}")
     for name in (PAUSED, KILL):
         if holds(state_dir, name):
-            yield Finding("bad", "state folder", f"{state_dir / name} exists: sentinel does not act", passes=True)
+            yield Checked("bad", "state folder", f"{state_dir / name} exists: sentinel does not act", passes=True)
 
 
-def save_folder(config: Config, near: Near) -> Iterator[Finding]:
+def save_folder(config: Config, near: Near) -> Iterator[Checked]:
     """Whether there is a checkpoint to roll back to, what `latest` names, and the space for more saves."""
     checkpoints = near().checkpoints
     folder = checkpoints.folder.resolve()
     if not folder.is_dir():
         absent = f"{folder} does not exist; [run] checkpoints should name the save folder"
-        yield Finding("bad", "checkpoints", absent, passes=not _has_saved(config))
+        yield Checked("bad", "checkpoints", absent, passes=not _has_saved(config))
         return
     yield _file_operations("checkpoints", folder)
     seen = checkpoints.look()
     found = seen.checkpoints
     complete = [c for c in found if c.complete]
     what = f"last {complete[-1].tag}" if complete else "there is no rollback target yet"
-    yield Finding("ok" if complete else "note", "checkpoints", f"{len(complete)} of {len(found)} are complete: {what}")
+    yield Checked("ok" if complete else "note", "checkpoints", f"{len(complete)} of {len(found)} are complete: {what}")
     if seen.disagreement is not None:
-        yield Finding("bad", "latest", seen.disagreement, passes=True)
+        yield Checked("bad", "latest", seen.disagreement, passes=True)
     elif complete:
-        yield Finding("ok", "latest", f"a restart resumes from {seen.latest}")
-    yield from (Finding("note", "pins", note) for note in checkpoints.pins.notes())
+        yield Checked("ok", "latest", f"a restart resumes from {seen.latest}")
+    yield from (Checked("note", "pins", note) for note in checkpoints.pins.notes())
     saves = config.policy.room_for_saves
     room = checkpoints.room_for_saves(saves) if saves else None
     if room is not None:
         left = f"{saves} more saves take {room.needed_bytes / 1e9:.2f} GB; {room.free_bytes / 1e9:.1f} GB are free"
-        yield Finding("ok" if room.problem is None else "bad", "room", room.problem or left, passes=True)
+        yield Checked("ok" if room.problem is None else "bad", "room", room.problem or left, passes=True)
 
 
-def account_and_machine(config: Config, near: Near) -> Iterator[Finding]:
+def account_and_machine(config: Config, near: Near) -> Iterator[Checked]:
     what, wrong = "account and machine", faults_of(config, near())
-    ours = Finding("ok", what, f"the run's files and jobs belong to {getpass.getuser()}")
-    yield from [Finding("bad", what, fault) for fault in wrong] or [ours]
+    ours = Checked("ok", what, f"the run's files and jobs belong to {getpass.getuser()}")
+    yield from [Checked("bad", what, fault) for fault in wrong] or [ours]
 
 
-def tensorboard(config: Config, _: Near) -> Iterator[Finding]:
+def tensorboard(config: Config, _: Near) -> Iterator[Checked]:
     folder = config.run.tensorboard
     if folder is None:
         unset = "[run] tensorboard is not set: a rollback does not change event files"
         there = runs_below(config.run.checkpoints)
-        yield Finding("note", "TensorBoard", unset if there is None else f"{unset}, and {there} holds some")
+        yield Checked("note", "TensorBoard", unset if there is None else f"{unset}, and {there} holds some")
     elif not folder.is_dir():
-        yield Finding("bad", "TensorBoard", f"{folder} does not exist", passes=not _has_saved(config))
+        yield Checked("bad", "TensorBoard", f"{folder} does not exist", passes=not _has_saved(config))
     else:
         yield _file_operations("TensorBoard", folder.parent)
 
@@ -147,7 +148,7 @@ def _has_saved(config: Config) -> bool:
     return newest is not None and newest.saved
 
 
-def _file_operations(what: str, folder: Path) -> Finding:
+def _file_operations(what: str, folder: Path) -> Checked:
     """Tries to write, sync, link and rename a file there, and to move it into a subfolder."""
     scratch = folder / f".sentinel-doctor.{os.getpid()}"
     began = time.monotonic()
@@ -162,17 +163,17 @@ def _file_operations(what: str, folder: Path) -> Finding:
             links = "but no hard links: checkpoints can't be pinned"
     finally:
         shutil.rmtree(scratch)
-    return Finding("ok", what, f"{folder}: write, sync and rename work, {links} ({time.monotonic() - began:.3f} s)")
+    return Checked("ok", what, f"{folder}: write, sync and rename work, {links} ({time.monotonic() - began:.3f} s)")
 
 
-def journal(config: Config, near: Near) -> Iterator[Finding]:
+def journal(config: Config, near: Near) -> Iterator[Checked]:
     """What the readings tell, read once: of the newest attempt, and of the ladder."""
     look = observer_of(config, near()).look(clock())
     yield from _newest_attempt(config, look)
-    yield from _ladder(config.policy.ladder, look.run)
+    yield from _ladder(config.policy.ladder, look.facts)
 
 
-def _newest_attempt(config: Config, look: Look) -> Iterator[Finding]:
+def _newest_attempt(config: Config, look: Look) -> Iterator[Checked]:
     """Whether there are samples and a start report, whether the hook's version is the daemon's, and the job's state."""
     attempt = look.history.latest
     if attempt is None:
@@ -185,25 +186,25 @@ def _newest_attempt(config: Config, look: Look) -> Iterator[Finding]:
         age = f"its last sample is {clock() - last.time_unix_s:.0f} s old"
     else:
         age = f"its last sample, of step {last.global_step}, has no time"
-    yield Finding("ok", "journal", f"attempt {attempt.number}, {attempt.made} samples; {age}")
+    yield Checked("ok", "journal", f"attempt {attempt.number}, {attempt.made} samples; {age}")
     if attempt.started is None:
-        yield Finding("note", "start report", "the trainer has not reported its settings: a restart can't be proved")
+        yield Checked("note", "start report", "the trainer has not reported its settings: a restart can't be proved")
         return
     ours, hooks = version("training-sentinel"), attempt.started.hook_version
     both, differ = f"hook and daemon are both {ours}", f"the hook is {hooks or 'not reported'}, the daemon {ours}"
-    yield Finding("ok", "versions", both) if hooks == ours else Finding("note", "versions", differ)
-    jobs, known = look.run.jobs, life_of(look.run)
+    yield Checked("ok", "versions", both) if hooks == ours else Checked("note", "versions", differ)
+    jobs, known = look.facts.jobs, life_of(look.facts.liveness)
     if not jobs.known:
-        yield Finding("note" if jobs.elsewhere else "bad", "job", jobs.why_unknown)
+        yield Checked("note" if jobs.elsewhere else "bad", "job", jobs.why_unknown)
     elif jobs.writers:
-        yield Finding("ok", "job", ", ".join(w.id + (" (waiting)" if w.pending else "") for w in jobs.writers))
+        yield Checked("ok", "job", ", ".join(w.id + (" (waiting)" if w.pending else "") for w in jobs.writers))
     elif known.life is Life.UNKNOWN:
-        yield Finding("bad", "job", known.sentence)
+        yield Checked("bad", "job", known.sentence)
     else:
-        yield Finding("note", "job", "no job of this run is running")
+        yield Checked("note", "job", "no job of this run is running")
 
 
-def _no_attempt(config: Config, verdict: Verdict) -> Finding:
+def _no_attempt(config: Config, verdict: Verdict) -> Checked:
     source = config.source
     log = source_log_of(config, state_dir_of(config))
     what, none = {
@@ -213,54 +214,54 @@ def _no_attempt(config: Config, verdict: Verdict) -> Finding:
     }[source.kind]
     if source.kind == "log" and verdict.kind is VerdictKind.BLIND:
         none = verdict.reason
-    return Finding("bad", what, none)
+    return Checked("bad", what, none)
 
 
-def _ladder(rungs: Sequence[Rung], run: RunState) -> Iterator[Finding]:
+def _ladder(rungs: Sequence[Rung], facts: Facts) -> Iterator[Checked]:
     """Whether each rung can be carried out, with the settings that the trainer has reported and can apply."""
-    refusals = [_refusal(rung, run) for rung in rungs]
+    refusals = [_refusal(rung, facts) for rung in rungs]
     none_left = None not in refusals
     for why in refusals:
         if why is not None:
             follows = "no rung is left" if none_left else "it is skipped, and the next rung is tried"
-            yield Finding("bad" if none_left else "note", "ladder", f"{why}; {follows}")
+            yield Checked("bad" if none_left else "note", "ladder", f"{why}; {follows}")
     names = ", ".join(rung.name for rung in rungs)
-    yield Finding("ok", "ladder", f"{len(rungs)} rungs: {names}")
+    yield Checked("ok", "ladder", f"{len(rungs)} rungs: {names}")
 
 
-def _refusal(rung: Rung, run: RunState) -> str | None:
+def _refusal(rung: Rung, facts: Facts) -> str | None:
     """Why the rung can't be carried out, a sentence that names it; None where it can, or where it restarts nothing."""
     if not rung.restarts:
         return None
     anchor = Anchor(global_step=1, consumed_samples=1, consumed_tokens=1)
     ids = {"incident": "doctor", "rollback": "doctor"}
     try:
-        overrides = overrides_for(rung, run.baseline, **ids, anchor=anchor, new_seed=1, onset_past=2)
+        overrides = overrides_for(rung, facts.settings.baseline, **ids, anchor=anchor, new_seed=1, onset_past=2)
     except ConfigError as error:
         return str(error)
-    why = not_applied(overrides, run.baseline, run)
+    why = not_applied(overrides, facts.settings.baseline, facts.settings, facts.jobs.start)
     return None if why is None else f"rung {rung.name!r}: {why}"
 
 
-def launcher(config: Config, near: Near) -> Iterator[Finding]:
+def launcher(config: Config, near: Near) -> Iterator[Checked]:
     settings = config.launcher
     if settings.kind == "slurm":
         yield from _slurm(config, near)
     elif settings.kind == "elsewhere":
-        yield Finding("note", "launcher", "kind is elsewhere: sentinel watches the job and does not act on it")
+        yield Checked("note", "launcher", "kind is elsewhere: sentinel watches the job and does not act on it")
     elif settings.kind == "commands":
         seen = near().launcher.look([])
-        yield Finding("ok" if seen.known else "bad", "launcher", _of_commands(seen), passes=not seen.known)
+        yield Checked("ok" if seen.known else "bad", "launcher", _of_commands(seen), passes=not seen.known)
     elif not settings.command:
-        yield Finding("bad", "launcher", "[launcher] command is empty: sentinel can stop the job, but not start it")
+        yield Checked("bad", "launcher", "[launcher] command is empty: sentinel can stop the job, but not start it")
     elif shutil.which(settings.command[0], path=os.environ.get("PATH")) is None:
-        yield Finding("bad", "launcher", f"[launcher] command: program {settings.command[0]!r} not found")
+        yield Checked("bad", "launcher", f"[launcher] command: program {settings.command[0]!r} not found")
     elif not settings.working_directory.is_dir():
-        yield Finding("bad", "launcher", f"[launcher] working_directory: {settings.working_directory} does not exist")
+        yield Checked("bad", "launcher", f"[launcher] working_directory: {settings.working_directory} does not exist")
     else:
-        yield Finding("ok", "launcher", f"{settings.command[0]} can be run in {settings.working_directory}")
+        yield Checked("ok", "launcher", f"{settings.command[0]} can be run in {settings.working_directory}")
     if shutil.which("py-spy") is None:
-        yield Finding("note", "py-spy", "not installed: a job that hangs is restarted without a record of its stacks")
+        yield Checked("note", "py-spy", "not installed: a job that hangs is restarted without a record of its stacks")
 
 
 def _of_commands(seen: JobsSeen) -> str:
@@ -270,36 +271,36 @@ def _of_commands(seen: JobsSeen) -> str:
     return f"[commands] list is understood: {jobs}; `start` and `stop` were not tried"
 
 
-def _slurm(config: Config, near: Near) -> Iterator[Finding]:
+def _slurm(config: Config, near: Near) -> Iterator[Checked]:
     client = SlurmClient(user=config.launcher.user, timeout_s=config.launcher.slurm_timeout_s)
     began = time.monotonic()
     jobs = client.jobs()
-    yield Finding("ok", "Slurm", f"answers within {time.monotonic() - began:.2f} s; {len(jobs)} jobs of this user")
+    yield Checked("ok", "Slurm", f"answers within {time.monotonic() - began:.2f} s; {len(jobs)} jobs of this user")
     newest = last_beginning(state_dir_of(config))
     seen = near().launcher.look([newest.started] if newest is not None else [])
     if not seen.known:
-        yield Finding("bad", "Slurm", f"{seen.why_unknown}; submission was not tried", passes=True)
+        yield Checked("bad", "Slurm", f"{seen.why_unknown}; submission was not tried", passes=True)
         return
     if not seen.writers:
         hint = "" if newest or config.launcher.job_name else " ([launcher] job_name finds it before its trainer begins)"
-        yield Finding("note", "Slurm", f"no job of this run is in the queue{hint}: submission was not tried")
+        yield Checked("note", "Slurm", f"no job of this run is in the queue{hint}: submission was not tried")
         return
     group = seen.writers[-1].id.partition("_")[0]
     script, recorded = client.script(group), client.recorded(group)
-    yield Finding("ok", "job script", f"Slurm returns the script of job {group}: {len(script.splitlines())} lines")
+    yield Checked("ok", "job script", f"Slurm returns the script of job {group}: {len(script.splitlines())} lines")
     arguments = [*recorded.properties.arguments(), "--comment=sentinel", *config.launcher.sbatch_arguments]
     with tempfile.TemporaryDirectory(prefix="sentinel-doctor-") as folder:  # there is no state folder before an attempt
         scratch = Path(folder) / "script.sh"
         scratch.write_text(script, encoding="utf-8")
         client.test(arguments, scratch, recorded.script_arguments)
-    yield Finding("ok", "submission", "sbatch --test-only accepts the job with a comment of sentinel's")
+    yield Checked("ok", "submission", "sbatch --test-only accepts the job with a comment of sentinel's")
 
 
-def paging(config: Config, _: Near) -> Iterator[Finding]:
+def paging(config: Config, _: Near) -> Iterator[Checked]:
     names = ", ".join(channel.name for channel in config.paging.channels)
     channels = f"{names}; `sentinel page --test` sends a test page through each"
     none = "no channel is configured; [[paging.webhook]] adds one (docs/CHANNELS.md)"
-    yield Finding("ok", "paging", channels) if names else Finding("note", "paging", none)
+    yield Checked("ok", "paging", channels) if names else Checked("note", "paging", none)
 
 
 _BEFORE_ACTING = (state_folder, save_folder, account_and_machine, tensorboard, launcher)

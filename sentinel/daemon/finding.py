@@ -16,7 +16,7 @@ Near = Callable[[], Neighbours]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Checked:
     """One line of the doctor: what was checked, what was found and, where it is not ok, what to do."""
 
     answer: Literal["ok", "note", "bad"]
@@ -39,13 +39,13 @@ def adapters_of(config: Config, progress: Callable[[float], None] | None = None)
     return near
 
 
-def probes(config: Config, _: Near) -> Iterator[Finding]:
+def probes(config: Config, _: Near) -> Iterator[Checked]:
     """Whether a probe of bisect or tune could write to the run's folders from here."""
     if config.launcher.kind == "elsewhere":
         return
     means, sentence = held_by()
     if means is None:
-        yield Finding("note", "probes", f"the run's folders are {words_alone(sentence)}")
+        yield Checked("note", "probes", f"the run's folders are {words_alone(sentence)}")
     else:
         where = "; each node of the cluster tries for itself" if config.launcher.kind == "slurm" else ""
-        yield Finding("ok", "probes", f"{sentence}{where}")
+        yield Checked("ok", "probes", f"{sentence}{where}")

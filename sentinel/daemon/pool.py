@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sentinel.config import Config
-from sentinel.daemon.channel import Channel
+from sentinel.daemon.channel import PipeChannel
 from sentinel.daemon.places import Stands
 from sentinel.daemon.run_metrics import Shows
 from sentinel.daemon.scheduler import SignalFlag
@@ -57,7 +57,7 @@ class _Worker:
         command = [sys.executable, "-m", "sentinel.daemon.worker", str(theirs.fileno()), *self._options]
         with theirs:
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        self._channel = Channel(ours, lambda key, message: self._received(self, key, message), self._closed)
+        self._channel = PipeChannel(ours, lambda key, message: self._received(self, key, message), self._closed)
         self.is_due = self.is_over = False
         for path, given in self.runs.items():
             self.order(path, given)

@@ -23,7 +23,7 @@ from sentinel.config.run_files import bisect_folder, incident_log_of, state_dir_
 from sentinel.daemon.launchers import launcher_of
 from sentinel.daemon.sources import source_of
 from sentinel.durable import make_folders, os_errors_named, write_atomically
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.probe_script import behind, first_task, has_error_file
 from sentinel.jobscript.reading import read_command, read_text
@@ -41,9 +41,9 @@ from sentinel.lab.probes.command import (
     script_of,
 )
 from sentinel.lab.probes.probe import Limits, Probe
-from sentinel.lint import Known
+from sentinel.lint import KnownSettings
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import RunState
 from sentinel.plan.starts.audit import audits_of
 from sentinel.vocabulary.errors import ConfigError, SlurmUnavailable
 from sentinel.vocabulary.sample import RunStarted
@@ -53,7 +53,7 @@ _OF_SBATCH = re.compile(r"(--output|--error)(=|$)|-[oe]")  # replaced by a probe
 _NO_WANDB = {"WANDB_MODE": "disabled"}  # a probe's steps are not the run's
 
 
-def started_from(config: Config) -> tuple[str, Facts]:
+def started_from(config: Config) -> tuple[str, ScriptFacts]:
     """The run's job script ("" where it is a command), and the settings found in the script or the command.
     ConfigError where sentinel does not know how to start a probe."""
     launcher = config.launcher
@@ -63,7 +63,7 @@ def started_from(config: Config) -> tuple[str, Facts]:
         words = config.bisect.command or launcher.command
         if not words:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start a probe")
-        return "", read_command(words, config.run.name).facts if OWN_TRAINER in words else Facts()
+        return "", read_command(words, config.run.name).facts if OWN_TRAINER in words else ScriptFacts()
     text = _script(config)
     return text, read_text(text, config.run.name).facts
 
@@ -106,7 +106,7 @@ def _folders_of(config: Config, folder: Path, table: str) -> Folders:
 
 
 def _neighbours(
-    config: Config, probe: Probe, folders: Folders, folder: Path, text: str, facts: Facts
+    config: Config, probe: Probe, folders: Folders, folder: Path, text: str, facts: ScriptFacts
 ) -> tuple[Launcher, Source]:
     """The launcher and the source of a probe; writes its job script, where it has one."""
     settings, launcher, log = config.bisect, config.launcher, folder / LOG
@@ -171,7 +171,7 @@ def _submitting(
     words = (found.program, *(option.flag for option in found.options))
     overrides = probe.overrides if launcher.changes_in_script else None
     scheduler = scheduler_of(text, folders.working_directory, launcher.scheduler_override)
-    made = script_of(text, folders, options(words), overrides, Known(scheduler=scheduler))
+    made = script_of(text, folders, options(words), overrides, KnownSettings(scheduler=scheduler))
     looked_at = (*script_lines(made), *launcher.sbatch_arguments)
     made = behind(made, _read_only(folders, folder, config.bisect))
     make_folders(folder)
@@ -193,7 +193,7 @@ def bisect_about(
     config: Config,
     incident: Incident,
     history: History,
-    run: RunState,
+    facts: Facts,
     started: Sequence[RunStarted],
     say: Callable[[str], None],
     gpu_hours: float | None = None,
@@ -209,7 +209,7 @@ def bisect_about(
         nodes=nodes_of(config, begun),
     )
     audits = audits_of(tuple(incident_log_of(config).read()))
-    question = question_about(incident, history, run, config.judge, config.policy, means, audits)
+    question = question_about(incident, history, facts, config.judge, config.policy, means, audits)
     hours = (settings.gpu_hours, gpu_hours)
     limits = Limits(
         parallel=settings.parallel,

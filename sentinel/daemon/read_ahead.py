@@ -92,8 +92,8 @@ class ReadAhead:
 
 def _newest_healthy(look: Look) -> Checkpoint | None:
     """The checkpoint that a rollback would go back to if the run diverged from now on; None where it is not well."""
-    if look.verdict.kind not in _WELL or look.run.open_incident is not None or look.series.last is None:
+    if look.verdict.kind not in _WELL or look.facts.open_incident is not None or look.series.last is None:
         return None
-    whole, _ = healthy_until(look.series.last.global_step, look.run)
+    whole, _ = healthy_until(look.series.last.global_step, look.facts.folders, look.facts.readings)
     there = [checkpoint for checkpoint in whole if not checkpoint.only_pinned]
     return there[-1] if there else None

@@ -17,7 +17,7 @@ from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.readings import BANDED
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Mode
-from sentinel.plan.facts import Outcome
+from sentinel.plan.outcome import Outcome
 from sentinel.vocabulary.sample import Sample
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class RunMetrics:
     def turn(self, watching: Watch, done: Outcome | None, *, took_s: float, late_s: float, failed: bool) -> None:
         look = watching.last
         self._well = done in (None, Outcome.FINISHED)
-        look_unix_s = look.run.now_unix_s if look else None
+        look_unix_s = look.facts.now_unix_s if look else None
         self._turns = self._turns.with_turn(took_s=took_s, late_s=late_s, failed=failed, look_unix_s=look_unix_s)
         try:
             self._show(look)
@@ -127,7 +127,7 @@ class Correlated:
 
     def of(self, look: Look) -> tuple[Correlation, ...]:
         """Correlations of the newest attempt; none while the verdict is neither spike nor diverged."""
-        attempt, now_unix_s = look.history.latest, look.run.now_unix_s
+        attempt, now_unix_s = look.history.latest, look.facts.now_unix_s
         if attempt is None or look.verdict.kind not in _CORRELATED:
             self._last, self._since = (), None
             return ()

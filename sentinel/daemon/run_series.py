@@ -117,7 +117,7 @@ def _of_attempt(look: Look, leads: Iterable[Correlation]) -> Iterator[tuple[str,
 
 
 def _led(look: Look) -> Iterator[tuple[str, float, str]]:
-    incident = look.run.open_incident
+    incident = look.facts.open_incident
     if incident is not None and incident.moved_first is not None:
         for led in incident.moved_first.leading:
             yield "led_by_steps", led.steps_before_onset, led.signal
@@ -130,7 +130,7 @@ def _of_start(look: Look) -> Iterator[tuple[str, float, str]]:
 
 
 def _of_run(look: Look, policy: Policy) -> Iterator[tuple[str, float, *tuple[str, ...]]]:
-    incidents = look.run.incidents
+    incidents = look.facts.incidents
     standing = Counter(incident.status for incident in incidents)
     for status in get_args(Status):
         yield "incidents", standing[status], status
@@ -140,14 +140,14 @@ def _of_run(look: Look, policy: Policy) -> Iterator[tuple[str, float, *tuple[str
     if state is not None:
         for one in MITIGATIONS:
             yield "mitigation", one == state, one
-    yield "last_action_failed", unsettled(look.events, look.run.now_unix_s, within_s=AGAIN_S)
+    yield "last_action_failed", unsettled(look.events, look.facts.now_unix_s, within_s=AGAIN_S)
     rollbacks = [rollback for incident in incidents for rollback in incident.rollbacks]
     yield "budget_rollbacks_left", max(0, policy.rollback_budget - len(rollbacks))
     yield "budget_lost_steps_left", max(0, policy.lost_steps_budget - lost_so_far(incidents))
     if policy.gpu_hours_budget is not None:
         spent = sum(incident.spent_gpu_hours for incident in incidents)
         yield "budget_gpu_seconds_left", 3600 * max(0.0, policy.gpu_hours_budget - spent)
-    yield "paused", look.run.paused
+    yield "paused", look.facts.person.paused
 
 
 def _mitigation(incidents: tuple[Incident, ...]) -> str | None:

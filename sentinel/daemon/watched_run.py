@@ -22,7 +22,7 @@ from sentinel.daemon import wiring
 from sentinel.daemon.doctor import check_before_acting
 from sentinel.daemon.run_metrics import RunMetrics, Shows
 from sentinel.daemon.sources import Sources
-from sentinel.plan.facts import Outcome
+from sentinel.plan.outcome import Outcome
 from sentinel.vocabulary.errors import (
     ConfigError,
     LockHeld,

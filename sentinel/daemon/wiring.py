@@ -29,9 +29,9 @@ from sentinel.judge.reference import smoothed
 from sentinel.judge.verdict import VerdictKind
 from sentinel.lab.bisect.bisect import Bisect, Bisecting
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_events import IncidentEvent
-from sentinel.plan.observation import RunState
 from sentinel.plan.restart.decision import gpu_hours_left
 from sentinel.vocabulary.errors import ConfigError
 
@@ -135,11 +135,11 @@ def assemble_to_act(config: Config, say: Say, progress: Callable[[float], None] 
 
 
 def bisecting_of(config: Config, observer: Observer) -> Bisecting:
-    def make(incident: Incident, history: History, run: RunState) -> Bisect:
+    def make(incident: Incident, history: History, facts: Facts) -> Bisect:
         from sentinel.daemon.probes import bisect_about  # few ladders have such a rung
 
-        left = gpu_hours_left(run, config.policy)
-        return bisect_about(config, incident, history, run, observer.started, log.info, left)
+        left = gpu_hours_left(facts, config.policy)
+        return bisect_about(config, incident, history, facts, observer.started, log.info, left)
 
     return Bisecting(make)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from sentinel.adapters.exposition.text import RunText
 from sentinel.adapters.slurm import Queues
-from sentinel.daemon.channel import Channel
+from sentinel.daemon.channel import PipeChannel
 from sentinel.daemon.logs import log_to_stderr, say_to_stderr
 from sentinel.daemon.places import InProcess, Standing
 from sentinel.daemon.scheduler import Fleet, SignalFlag
@@ -40,7 +40,7 @@ _SENT_S = 5.0  # that the last messages may take
 class Sent:
     """What the runs show, on its way to the daemon's /metrics."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: PipeChannel) -> None:
         self._channel = channel
 
     def open(self) -> None:
@@ -65,7 +65,7 @@ class Worker:
         self._numbers: dict[Path, int] = {}
         self._is_told = False  # by the daemon, to end
         self._gone_s: float | None = None  # when the daemon was gone
-        self._channel = Channel(connection, self._received, self._closed)
+        self._channel = PipeChannel(connection, self._received, self._closed)
         self._fleet = Fleet(self._wake)
         shared = Shared(
             exposition=Sent(self._channel),

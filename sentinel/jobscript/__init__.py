@@ -15,7 +15,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from sentinel.jobscript.arguments import Reading, read
+from sentinel.jobscript.arguments import ScriptReading, read
 from sentinel.jobscript.change import (
     Change,
     Edit,
@@ -65,7 +65,7 @@ def _with_one(text: str, change: Change) -> str:
     return new
 
 
-def _edits(reading: Reading, change: Change) -> tuple[Edit, ...]:
+def _edits(reading: ScriptReading, change: Change) -> tuple[Edit, ...]:
     match change:
         case SetOption():
             return set_option(reading, change)

@@ -60,7 +60,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ScriptCommand:
     """A command with all that it gets."""
 
     name: str  # Empty where it is not written out
@@ -69,11 +69,11 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ScriptReading:
     """What was understood of a script."""
 
     script: Script
-    commands: tuple[Command, ...]
+    commands: tuple[ScriptCommand, ...]
     assignments: Mapping[str, tuple[Assignment, ...]]
     functions: frozenset[str]
 
@@ -82,14 +82,14 @@ class Reading:
         return tuple(a for a in self.assignments.get(name, ()) if not a.one_command and a.written.moment < moment)
 
 
-def read(script: Script) -> Reading:
+def read(script: Script) -> ScriptReading:
     """The commands of a script, each with the words that reach it."""
     calls = _first_calls(script)
     assignments: dict[str, tuple[Assignment, ...]] = {}
     for node in script.nodes():
         if node.type == "variable_assignment" and (made := _assignment(script, node, calls)) is not None:
             assignments[made.name] = (*assignments.get(made.name, ()), made)
-    reading = Reading(script=script, commands=(), assignments=assignments, functions=frozenset(calls))
+    reading = ScriptReading(script=script, commands=(), assignments=assignments, functions=frozenset(calls))
     commands = tuple(_command(reading, node, calls) for node in script.nodes() if node.type == "command")
     return replace(reading, commands=commands)
 
@@ -148,14 +148,14 @@ def _assignment(script: Script, node: Node, calls: Mapping[str, int]) -> Assignm
     )
 
 
-def _command(reading: Reading, node: Node, calls: Mapping[str, int]) -> Command:
+def _command(reading: ScriptReading, node: Node, calls: Mapping[str, int]) -> ScriptCommand:
     words = command_words(reading.script, node)
     own = _written(reading.script, node, "command", words, calls)
     reached = chain.from_iterable(_argument(reading, node, own, index) for index in range(len(words)))
-    return Command(name=(words[0].text or "") if words else "", node=node, words=tuple(reached))
+    return ScriptCommand(name=(words[0].text or "") if words else "", node=node, words=tuple(reached))
 
 
-def _argument(reading: Reading, node: Node, own: ArgumentList, index: int) -> Iterator[Reached]:
+def _argument(reading: ScriptReading, node: Node, own: ArgumentList, index: int) -> Iterator[Reached]:
     """What a command gets from one of the words that it is written with."""
     words, at = own.words, own.words[index]
     inner = [child for child in node.children_by_field_name("argument") if child.end_byte == at.end]
@@ -173,7 +173,7 @@ def _argument(reading: Reading, node: Node, own: ArgumentList, index: int) -> It
         yield from _reach(reading, reached, own.moment)
 
 
-def _reach(reading: Reading, at: Reached, moment: Moment) -> Iterator[Reached]:
+def _reach(reading: ScriptReading, at: Reached, moment: Moment) -> Iterator[Reached]:
     """The words that stand for this one once variables of the script are spliced in."""
     if at.word.variable and any(above.variable == at.word.variable for above in at.path):
         return  # `X="$X …"` adds to itself

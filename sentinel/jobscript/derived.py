@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedDiscrete, FixedLinear, Position, SeqlenSchedule, Track
 
@@ -22,7 +22,7 @@ class ParameterCount:
     most: float
 
 
-def embedding_rows(facts: Facts) -> int | None:
+def embedding_rows(facts: ScriptFacts) -> int | None:
     """The vocabulary as padded: to the next multiple of make_vocab_size_divisible_by x tensor parallel size."""
     if facts.padded_vocab_size is not None or facts.vocab_size is None:
         return facts.padded_vocab_size
@@ -30,7 +30,7 @@ def embedding_rows(facts: Facts) -> int | None:
     return -(-facts.vocab_size // multiple) * multiple
 
 
-def parameter_count(facts: Facts) -> ParameterCount | None:
+def parameter_count(facts: ScriptFacts) -> ParameterCount | None:
     """n(12h^2 + 13h) + vh + sh + 2h, with what differs from GPT-2 counted as it is.
 
     An FFN of width f has 2hf + f + h parameters; a gated one 3hf, and no biases in the rest either (LLaMA). Keys and
@@ -62,13 +62,13 @@ def parameter_count(facts: Facts) -> ParameterCount | None:
     return ParameterCount(body, body + copies * _LARGEST_VOCABULARY * h)
 
 
-def scale(facts: Facts) -> float | None:
+def scale(facts: ScriptFacts) -> float | None:
     """How large the run is, for rules that depend on it: as declared, else as counted."""
     count = parameter_count(facts)
     return facts.declared_parameters or (count.least if count else None)
 
 
-def replicas(facts: Facts) -> int | None:
+def replicas(facts: ScriptFacts) -> int | None:
     """Data-parallel replicas: world size over tensor x pipeline x context parallel size."""
     if facts.world_size is None or facts.tensor_model_parallel_size is None:
         return None
@@ -79,7 +79,7 @@ def replicas(facts: Facts) -> int | None:
 
 
 @lru_cache(maxsize=64)  # the rules ask for the same few again and again
-def steps_of(facts: Facts, unit: str, count: int) -> float | None:
+def steps_of(facts: ScriptFacts, unit: str, count: int) -> float | None:
     """Optimizer steps, the last one in part, for so many samples or tokens along the batch ramp and SLW.
 
     None where the batch is not known, or where a curriculum is there that can't be followed and tokens are counted.
@@ -96,7 +96,7 @@ def steps_of(facts: Facts, unit: str, count: int) -> float | None:
     return None
 
 
-def total_steps(facts: Facts) -> float | None:
+def total_steps(facts: ScriptFacts) -> float | None:
     """Optimizer steps of the run, by whichever of its ends comes first."""
     ends = [
         facts.train_iters or None,
@@ -106,7 +106,7 @@ def total_steps(facts: Facts) -> float | None:
     return min((end for end in ends if end is not None), default=None)
 
 
-def warmup_steps(facts: Facts) -> float | None:
+def warmup_steps(facts: ScriptFacts) -> float | None:
     """Optimizer steps of the LR warmup; 0 where it has none."""
     if facts.lr_warmup_fraction:
         decay = _first(facts, facts.lr_decay_iters, facts.lr_decay_samples, facts.lr_decay_tokens)
@@ -115,7 +115,7 @@ def warmup_steps(facts: Facts) -> float | None:
     return _first(facts, facts.lr_warmup_iters, facts.lr_warmup_samples, facts.lr_warmup_tokens)
 
 
-def _first(facts: Facts, iters: int | None, samples: int | None, tokens: int | None) -> float | None:
+def _first(facts: ScriptFacts, iters: int | None, samples: int | None, tokens: int | None) -> float | None:
     """The steps of whichever of the three is given."""
     if iters is not None:
         return iters
@@ -123,7 +123,7 @@ def _first(facts: Facts, iters: int | None, samples: int | None, tokens: int | N
     return next((steps_of(facts, unit, count) for unit, count in given.items() if count is not None), None)
 
 
-def track_of(facts: Facts) -> Track | None:
+def track_of(facts: ScriptFacts) -> Track | None:
     """The run's batch and sequence length, step by step; None where the options do not show them."""
     batch = batch_schedule(facts)
     if batch is None or facts.seq_length is None:
@@ -131,7 +131,7 @@ def track_of(facts: Facts) -> Track | None:
     return Track(full=facts.seq_length, batch=batch, seqlen=curriculum_schedule(facts))
 
 
-def batch_schedule(facts: Facts) -> BatchSizeSchedule | None:
+def batch_schedule(facts: ScriptFacts) -> BatchSizeSchedule | None:
     """`--rampup-batch-size` and the global batch; None where they are not shown or do not fit."""
     full, ramp = facts.global_batch_size, facts.rampup_batch_size
     if full is None:
@@ -143,7 +143,7 @@ def batch_schedule(facts: Facts) -> BatchSizeSchedule | None:
     return None
 
 
-def curriculum_schedule(facts: Facts) -> SeqlenSchedule | None:
+def curriculum_schedule(facts: ScriptFacts) -> SeqlenSchedule | None:
     """The lengths of the script's own curriculum, counted from step 0; None where it has none that can be followed."""
     told = facts.curriculum
     if told is None or told.min_difficulty is None or told.max_difficulty is None:

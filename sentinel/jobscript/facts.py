@@ -77,7 +77,7 @@ class DeepSpeedJson(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts(_Checked, OptimizerSettings):
+class ScriptFacts(_Checked, OptimizerSettings):
     """A run as its job script, its command line or its log describes it. All of it may be left out."""
 
     may_be_zero = frozenset(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sentinel.jobscript.arguments import Moment, Reached, Reading, read
+from sentinel.jobscript.arguments import Moment, Reached, ScriptReading, read
 from sentinel.jobscript.directives import directive
 from sentinel.jobscript.here_documents import JSON_OPTIONS, Fill, filled_json
 from sentinel.jobscript.syntax import parse
@@ -113,7 +113,7 @@ def _options(words: Iterable[tuple[str | None, Unread | None]], unread: list[Unr
         yield Option(flag=flag, values=values, unread=why)
 
 
-def _of_yaml(reading: Reading, unread: list[Unread]) -> Iterator[Option]:
+def _of_yaml(reading: ScriptReading, unread: list[Unread]) -> Iterator[Option]:
     """The options that a YAML file holds, before the command's own, which count; said, where it can't be read."""
     words, what = yaml_words(reading), "the trainer's YAML"
     line = reading.script.line(words[0].word.start) if words else None
@@ -123,7 +123,7 @@ def _of_yaml(reading: Reading, unread: list[Unread]) -> Iterator[Option]:
 
 
 def _document(
-    reading: Reading,
+    reading: ScriptReading,
     what: str,
     unread: list[Unread],
     take: Callable[[Fill], T | None],
@@ -153,7 +153,7 @@ def _document(
     return None
 
 
-def _text(reading: Reading, reached: Reached) -> tuple[str | None, Unread | None]:
+def _text(reading: ScriptReading, reached: Reached) -> tuple[str | None, Unread | None]:
     """What the trainer gets for a word, and what is unsure about it. A word may be both: given only sometimes."""
     word, line = reached.word, reading.script.line(reached.word.start)
     try:
@@ -176,13 +176,13 @@ def _text(reading: Reading, reached: Reached) -> tuple[str | None, Unread | None
         return (word.raw if named else None), unsure
 
 
-def _calculates(reading: Reading, reached: Reached) -> bool:
+def _calculates(reading: ScriptReading, reached: Reached) -> bool:
     """Whether the word is what a `declare -i` is given, which the shell calculates."""
     held = reading.assignments.get(reached.written.variable, ()) if len(reached.path) > 1 else ()
     return any(a.integer and a.written == reached.written for a in held)
 
 
-def _deepspeed(reading: Reading, options: Sequence[Option], unread: list[Unread]) -> Mapping[str, Any] | None:
+def _deepspeed(reading: ScriptReading, options: Sequence[Option], unread: list[Unread]) -> Mapping[str, Any] | None:
     """The JSON that a here-document writes, filled in; None, and said, where there is none or it can't be read."""
     named = next((option for option in options if option.flag in JSON_OPTIONS), None)
     missing = None if named is None else f"it is in {' '.join(named.values) or 'a file'}: lint that file, too"
@@ -209,7 +209,7 @@ class Unknown(Exception):  # noqa: N818 - reads as what it says; the reader of a
     """A value that the script does not show. Its text says why."""
 
 
-def text_of(reading: Reading, raw: str, moment: Moment, depth: int = 0) -> str:
+def text_of(reading: ScriptReading, raw: str, moment: Moment, depth: int = 0) -> str:
     """The text that a word, as it is written, comes to at this moment. Unknown where the script does not show it."""
     if depth > _DEEPEST:
         raise Unknown(f"{raw} leads back to itself")
@@ -230,7 +230,7 @@ def text_of(reading: Reading, raw: str, moment: Moment, depth: int = 0) -> str:
     return text
 
 
-def _variable(reading: Reading, found: re.Match[str], moment: Moment, depth: int) -> str:
+def _variable(reading: ScriptReading, found: re.Match[str], moment: Moment, depth: int) -> str:
     name = found["name"] or found["braced"] or found["defaulted"]
     assignments = reading.set_before(name, moment)
     if not assignments:

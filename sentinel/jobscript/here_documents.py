@@ -10,7 +10,7 @@ from typing import Any
 
 from tree_sitter import Node
 
-from sentinel.jobscript.arguments import Reached, Reading
+from sentinel.jobscript.arguments import Reached, ScriptReading
 from sentinel.jobscript.change import Edit, SetJson
 from sentinel.jobscript.made_json import bare, is_ours, set_in_made, writes
 from sentinel.jobscript.syntax import code_of, from_bytes, hidden, source_of, walk
@@ -35,7 +35,7 @@ class Document:
     node: Node
 
 
-def set_json(reading: Reading, change: SetJson) -> tuple[Edit, ...]:
+def set_json(reading: ScriptReading, change: SetJson) -> tuple[Edit, ...]:
     """The edit that sets the key, or adds it, and the objects above it, behind the last member of what is there."""
     try:
         value = json.dumps(change.value, allow_nan=False)
@@ -60,7 +60,7 @@ def in_script(document: Document, edit: Edit) -> Edit:
     return Edit(start=document.start + edit.start, end=document.start + edit.end, new=new)
 
 
-def filled_json(reading: Reading, fill: Fill) -> str | None:
+def filled_json(reading: ScriptReading, fill: Fill) -> str | None:
     """The JSON with what `fill` makes of each expansion, given as it is written and where. None where there is none.
 
     ScriptRefused where it is not clear which here-document counts, or whether it is the last word.
@@ -70,7 +70,7 @@ def filled_json(reading: Reading, fill: Fill) -> str | None:
     return filled(reading, _the_document(reading), fill)
 
 
-def filled(reading: Reading, document: Document, fill: Fill) -> str:
+def filled(reading: ScriptReading, document: Document, fill: Fill) -> str:
     """The document with what `fill` makes of each expansion, given as it is written and where."""
     source, position, parts = reading.script.source, document.start, []
     for node in _expansions(document.node) if not document.quoted else ():
@@ -127,7 +127,7 @@ def _check(document: Document, edit: Edit | None, change: SetJson) -> None:
         raise LineError("the change would reach further than its key")
 
 
-def _the_document(reading: Reading) -> Document:
+def _the_document(reading: ScriptReading) -> Document:
     """The here-document with the DeepSpeed JSON: the only one with JSON in it, or the one that the trainer is given."""
     found = list(_documents(reading))
     if len(found) > 1:
@@ -142,7 +142,7 @@ def _the_document(reading: Reading) -> Document:
     return the_only(reading, found, "JSON")
 
 
-def the_only(reading: Reading, found: Sequence[Document], what: str) -> Document:
+def the_only(reading: ScriptReading, found: Sequence[Document], what: str) -> Document:
     """The only one of these documents. ScriptRefused where there are more, where the trainer may start without it, and
     where it is edited after it is written."""
     only, *others = found
@@ -153,7 +153,7 @@ def the_only(reading: Reading, found: Sequence[Document], what: str) -> Document
     return only
 
 
-def _made(reading: Reading) -> Node | None:
+def _made(reading: ScriptReading) -> Node | None:
     """Where a command of the script writes the JSON that the trainer is given; None where a here-document holds it, or
     nothing in the script does."""
     if any(_documents(reading)):
@@ -167,11 +167,11 @@ def _made(reading: Reading) -> Node | None:
     return found[0] if found else None
 
 
-def _documents(reading: Reading) -> Iterator[Document]:
+def _documents(reading: ScriptReading) -> Iterator[Document]:
     return documents(reading, lambda _, body: body.lstrip().startswith(b"{"))
 
 
-def documents(reading: Reading, wanted: Callable[[str, bytes], bool]) -> Iterator[Document]:
+def documents(reading: ScriptReading, wanted: Callable[[str, bytes], bool]) -> Iterator[Document]:
     """The here-documents that `wanted` picks by the file that each is written to and its body."""
     script = reading.script
     for redirect in script.nodes():
@@ -203,7 +203,7 @@ def _destination(redirect: Node) -> str:
     return code_of(targets[-1]) if targets else ""
 
 
-def json_words(reading: Reading) -> Iterator[Reached]:
+def json_words(reading: ScriptReading) -> Iterator[Reached]:
     """The words that name the DeepSpeed JSON: after --deepspeed_config, or joined with it."""
     for launch in trainers(reading):
         for first, second in zip(launch.arguments, launch.arguments[1:], strict=False):
@@ -212,7 +212,7 @@ def json_words(reading: Reading) -> Iterator[Reached]:
                 yield first if joined else second
 
 
-def _configured(reading: Reading) -> set[str]:
+def _configured(reading: ScriptReading) -> set[str]:
     return {name for word in json_words(reading) for name in names_of(word)}
 
 
@@ -222,7 +222,7 @@ def names_of(reached: Reached) -> set[str]:
     return {bare(re.sub(r"\A--[\w-]+=", "", name)) for name in names}
 
 
-def refuse_later_editors(reading: Reading, destination: str, written: int, what: str) -> None:
+def refuse_later_editors(reading: ScriptReading, destination: str, written: int, what: str) -> None:
     """A `sed -i` on the file after it is written would change what was set here, or be broken by it."""
     name = bare(destination)
     for command in reading.commands:

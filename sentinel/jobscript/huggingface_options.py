@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from sentinel.jobscript import RemoveOption, SetOption
-from sentinel.jobscript.facts import Facts, number, whole
+from sentinel.jobscript.facts import ScriptFacts, number, whole
 from sentinel.jobscript.given import Given, Unread
 from sentinel.jobscript.megatron_options import Marked, Wanted, exact_number
 from sentinel.jobscript.option_facts import AS_IT_IS, Known, Table, by_megatrons_names, not_negative, read_options
@@ -60,7 +60,7 @@ def huggingface_facts(given: Given, unread: list[Unread]) -> Known:
     return known
 
 
-def lr_schedule(facts: Facts, *, style: str | None) -> LrSchedule | None:
+def lr_schedule(facts: ScriptFacts, *, style: str | None) -> LrSchedule | None:
     """Trainer's LR as its options ask for it; its first update is taken with the LR of step 0. None where the options
     do not show it, and for a scheduler that is no such formula."""
     total, peak = facts.train_iters, facts.lr

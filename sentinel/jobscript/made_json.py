@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from tree_sitter import Node
 
-from sentinel.jobscript.arguments import Command, Reading
+from sentinel.jobscript.arguments import ScriptCommand, ScriptReading
 from sentinel.jobscript.change import Edit, SetJson
 from sentinel.jobscript.syntax import climb, code_of, walk
 from sentinel.jobscript.trainer import refuse_conditional, trainers
@@ -22,7 +22,7 @@ _SETS_A_KEY = (
 """Python 3 of any version, as the trainer itself needs it; where it can't be done, the job ends before the training."""
 
 
-def writes(reading: Reading, named: Collection[str]) -> list[Node]:
+def writes(reading: ScriptReading, named: Collection[str]) -> list[Node]:
     """The redirections to the files of these names, as they are written without quotes and braces."""
     redirects = (node for node in walk(reading.script.roots[0]) if node.type == "file_redirect")
     return [
@@ -34,7 +34,7 @@ def writes(reading: Reading, named: Collection[str]) -> list[Node]:
     ]
 
 
-def set_in_made(reading: Reading, change: SetJson, redirect: Node) -> tuple[Edit, ...]:
+def set_in_made(reading: ScriptReading, change: SetJson, redirect: Node) -> tuple[Edit, ...]:
     """The line behind the statement that writes the JSON, with which the script sets the key itself.
 
     ScriptRefused where the statement runs only sometimes, or something stands behind it on its line.
@@ -56,7 +56,7 @@ def set_in_made(reading: Reading, change: SetJson, redirect: Node) -> tuple[Edit
     return (Edit(start=end, end=end, new=f"\n{(indent[0] if indent else b'').decode()}{line}"),)
 
 
-def is_ours(command: Command) -> bool:
+def is_ours(command: ScriptCommand) -> bool:
     """Whether the command is one that `set_in_made` has written."""
     return code_of(command.node).startswith(_SETS_A_KEY)
 
@@ -66,7 +66,7 @@ def bare(name: str) -> str:
     return re.sub(r"[\"'{}]", "", name)
 
 
-def _statement(reading: Reading, redirect: Node) -> Node:
+def _statement(reading: ScriptReading, redirect: Node) -> Node:
     """The command or the pipeline with this redirection."""
     outside = ("redirected_statement", "pipeline")
     return next((below for below, above in climb(reading.script, redirect) if above.type not in outside), redirect)

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption
 from sentinel.jobscript.derived import track_of
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Once
 from sentinel.vocabulary.pacing import LrSchedule, Position, SeqlenSchedule, staircase
 from sentinel.vocabulary.training_settings import TrainingSettings, settings_of
 
 
-def lr_schedule(facts: Facts, *, style: str | None) -> LrSchedule | None:
+def lr_schedule(facts: ScriptFacts, *, style: str | None) -> LrSchedule | None:
     """Megatron's LR as its options ask for it, in the unit that they count in and from the run's beginning.
 
     peak x consumed / warmup, whatever the start resumes from. `style` is --lr-decay-style; a decay that is no cosine is
@@ -40,22 +40,22 @@ def lr_schedule(facts: Facts, *, style: str | None) -> LrSchedule | None:
     return replace(lr, decay_unit=None if counted == unit else counted, decay_start=start, decay_end=end)
 
 
-def run_unit(facts: Facts) -> str:
+def run_unit(facts: ScriptFacts) -> str:
     """Whether the run, its LR warmup and its decay count samples or steps."""
     return "samples" if facts.train_samples is not None else "steps"
 
 
-def _suffix(facts: Facts) -> str:
+def _suffix(facts: ScriptFacts) -> str:
     return "samples" if run_unit(facts) == "samples" else "iters"
 
 
-def _counted(facts: Facts, what: str) -> int | None:
+def _counted(facts: ScriptFacts, what: str) -> int | None:
     """How long `train`, `lr_decay` or `lr_warmup` is in the run's own unit."""
     number: int | None = getattr(facts, f"{what}_{_suffix(facts)}")
     return number
 
 
-def _warmup(facts: Facts) -> tuple[str, int | None]:
+def _warmup(facts: ScriptFacts) -> tuple[str, int | None]:
     if facts.lr_warmup_tokens is not None:
         return "tokens", facts.lr_warmup_tokens
     if facts.lr_warmup_fraction:
@@ -64,12 +64,12 @@ def _warmup(facts: Facts) -> tuple[str, int | None]:
     return run_unit(facts), _counted(facts, "lr_warmup")
 
 
-def _decay(facts: Facts) -> int | None:
+def _decay(facts: ScriptFacts) -> int | None:
     """The samples or steps of the decay; those of the run where it is not given."""
     return _counted(facts, "lr_decay") or _counted(facts, "train")
 
 
-def decay_tokens(facts: Facts) -> int | None:
+def decay_tokens(facts: ScriptFacts) -> int | None:
     """What --lr-decay-tokens has to be for the decay that the options ask for, at the full length."""
     decay, full, batch = _decay(facts), facts.seq_length, facts.global_batch_size
     if facts.lr_decay_tokens is not None:
@@ -79,7 +79,7 @@ def decay_tokens(facts: Facts) -> int | None:
     return decay * full * (1 if run_unit(facts) == "samples" else batch)
 
 
-def warmup_end_tokens(facts: Facts, lr: LrSchedule) -> int | None:
+def warmup_end_tokens(facts: ScriptFacts, lr: LrSchedule) -> int | None:
     """Tokens that are consumed where the warmup of the options ends; None where that can't be counted."""
     if lr.unit == "tokens":
         return lr.warmup
@@ -144,7 +144,7 @@ class Wanted:
 OPTIONS = {name: s.option for cls in (TrainingSettings, Once) for name, s in settings_of(cls).items() if s.option}
 
 
-def megatron_changes(wanted: Wanted, facts: Facts) -> tuple[Marked, ...]:
+def megatron_changes(wanted: Wanted, facts: ScriptFacts) -> tuple[Marked, ...]:
     """All that has to change in the script, each marked. ConfigError where the run can't do what is wanted."""
     plain = [  # a loss scale only where the checkpoint does not restore it, and the engine has none of its own
         replace(_set(OPTIONS[name], value), at="once" if name == "loss_scale" else "standing")
@@ -174,7 +174,7 @@ def changes_at(marked: Sequence[Marked], start: Literal["first", "later"]) -> tu
     return tuple(each.change for each in marked if each.at != left_out)
 
 
-def _schedules(wanted: Wanted, facts: Facts) -> Iterator[Marked]:
+def _schedules(wanted: Wanted, facts: ScriptFacts) -> Iterator[Marked]:
     slw, min_lr = wanted.seqlen_warmup, facts.min_lr or 0.0
     if wanted.peak_lr is not None:
         if wanted.peak_lr < min_lr:
@@ -192,7 +192,7 @@ def _schedules(wanted: Wanted, facts: Facts) -> Iterator[Marked]:
     yield from _override(facts, by_tokens=slw is not None)
 
 
-def _seqlen_warmup(slw: SeqlenWarmup, facts: Facts) -> Iterator[Marked]:
+def _seqlen_warmup(slw: SeqlenWarmup, facts: ScriptFacts) -> Iterator[Marked]:
     start, full = slw.schedule.start, slw.schedule.full
     if full != facts.seq_length:
         raise ConfigError(f"SLW ends at {full} tokens per sample, and --seq-length is {facts.seq_length}")
@@ -210,7 +210,7 @@ def _seqlen_warmup(slw: SeqlenWarmup, facts: Facts) -> Iterator[Marked]:
     yield Marked(change=RemoveOption(flag=f"--lr-decay-{name}", values=1))
 
 
-def _lr_warmup(length: int, unit: str, facts: Facts, *, by_tokens: bool) -> Iterator[Marked]:
+def _lr_warmup(length: int, unit: str, facts: ScriptFacts, *, by_tokens: bool) -> Iterator[Marked]:
     names = {"steps": "--lr-warmup-iters", "samples": "--lr-warmup-samples", "tokens": "--lr-warmup-tokens"}
     train, decay = _counted(facts, "train"), _counted(facts, "lr_decay")
     end = (train if decay is None or by_tokens else decay) or 0
@@ -224,7 +224,7 @@ def _lr_warmup(length: int, unit: str, facts: Facts, *, by_tokens: bool) -> Iter
     yield _set(names[unit], length)
 
 
-def _override(facts: Facts, *, by_tokens: bool) -> Iterator[Marked]:
+def _override(facts: ScriptFacts, *, by_tokens: bool) -> Iterator[Marked]:
     """The scheduler is told once to take the options and not the checkpoint; the next save holds what it took.
 
     Where the decay counts tokens and the warmup does not, Microsoft's scheduler writes the end of its warmup into the

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from posixpath import join, normpath
 
-from sentinel.jobscript.arguments import Reached, Reading, read
+from sentinel.jobscript.arguments import Reached, ScriptReading, read
 from sentinel.jobscript.change import Edit, edited, is_plain
 from sentinel.jobscript.given import Unknown, text_of
 from sentinel.jobscript.here_documents import documents, json_words, names_of
@@ -53,7 +53,7 @@ def with_files(text: str, files: Mapping[str, tuple[str, str]]) -> str:
     return text
 
 
-def _named(reading: Reading) -> Iterator[tuple[str, tuple[int, int]]]:
+def _named(reading: ScriptReading) -> Iterator[tuple[str, tuple[int, int]]]:
     """(path, as the trainer gets it; the bytes of the word's part that is the path) of each file."""
     if len(trainers(reading)) > 1:
         return  # it is not known which of them the changes are for
@@ -74,7 +74,7 @@ def _named(reading: Reading) -> Iterator[tuple[str, tuple[int, int]]]:
             yield path, (reached.word.end - len(to_bytes(raw)), reached.word.end)
 
 
-def _mentioned_elsewhere(reading: Reading, reached: Reached, path: str) -> bool:
+def _mentioned_elsewhere(reading: ScriptReading, reached: Reached, path: str) -> bool:
     """Whether the file, or the variable that names it, stands in a place that may write or move it."""
     script = reading.script
     allowed = [(reached.word.start, reached.word.end), *((use.start, use.end) for use in reached.uses)]
@@ -91,7 +91,7 @@ def _mentioned_elsewhere(reading: Reading, reached: Reached, path: str) -> bool:
     return any(not any(start <= place < end for start, end in allowed) for place in places)
 
 
-def _before_the_trainer(reading: Reading) -> int | None:
+def _before_the_trainer(reading: ScriptReading) -> int | None:
     """Where the line begins on which the script's own statement with the trainer in it begins; None where another one
     stands before it there."""
     script, command = reading.script, trainers(reading)[0].command.node
@@ -109,14 +109,14 @@ def program_paths(text: str) -> tuple[str, ...]:
     return () if program is None else where(reading, program)
 
 
-def where(reading: Reading, path: str) -> tuple[str, ...]:
+def where(reading: ScriptReading, path: str) -> tuple[str, ...]:
     """Where a path of the trainer's may lie, from the folder that the job starts in."""
     changed_to = [c.words[1] for c in reading.commands if c.name == "cd" and len(c.words) == 2]
     folders = [".", *filter(None, (_text(reading, word) for word in changed_to))]
     return tuple(dict.fromkeys(normpath(join(folder, path)) for folder in folders))
 
 
-def _text(reading: Reading, reached: Reached) -> str | None:
+def _text(reading: ScriptReading, reached: Reached) -> str | None:
     try:
         return text_of(reading, reached.word.raw, reached.written.moment)
     except Unknown:

@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from sentinel.jobscript.arguments import ArgumentList, Assignment, Reached, Reading
+from sentinel.jobscript.arguments import ArgumentList, Assignment, Reached, ScriptReading
 from sentinel.jobscript.change import Edit, RemoveOption, SetOption, SetVariable, is_plain, why_not_written
 from sentinel.jobscript.syntax import climb, only_calculates, source_of
 from sentinel.jobscript.trainer import (
@@ -31,7 +31,7 @@ class Occurrence:
     values: tuple[Word, ...]  # Of `--flag=value` this word itself
 
 
-def set_option(reading: Reading, change: SetOption) -> tuple[Edit, ...]:
+def set_option(reading: ScriptReading, change: SetOption) -> tuple[Edit, ...]:
     """The edit that gives the trainer this option with this value.
 
     A value that comes from a variable or a calculation is replaced where it is used: the variable may also be part
@@ -55,7 +55,7 @@ def set_option(reading: Reading, change: SetOption) -> tuple[Edit, ...]:
     return _replacement(reading, occurrence, change, launches)
 
 
-def remove_option(reading: Reading, change: RemoveOption) -> tuple[Edit, ...]:
+def remove_option(reading: ScriptReading, change: RemoveOption) -> tuple[Edit, ...]:
     """The edits that take the option and its values out of the trainer's arguments; none where it is not there."""
     launches = trainers(reading)
     refuse_unfollowed_mentions(reading, change.flag)
@@ -67,11 +67,11 @@ def remove_option(reading: Reading, change: RemoveOption) -> tuple[Edit, ...]:
     return tuple(edits.values())
 
 
-def _occurrences(reading: Reading, launch: Launch, flag: str) -> list[Occurrence]:
+def _occurrences(reading: ScriptReading, launch: Launch, flag: str) -> list[Occurrence]:
     return [_occurrence(reading, reached) for reached in launch.arguments if reached.word.flag == flag]
 
 
-def _occurrence(reading: Reading, at: Reached) -> Occurrence:
+def _occurrence(reading: ScriptReading, at: Reached) -> Occurrence:
     words = at.written.words
     place = next(index for index, word in enumerate(words) if word.start == at.word.start)
     if "=" in at.word.raw:
@@ -84,7 +84,7 @@ def _occurrence(reading: Reading, at: Reached) -> Occurrence:
     return Occurrence(at=at, values=tuple(values))
 
 
-def _is_value(reading: Reading, word: Word, at: Reached) -> bool:
+def _is_value(reading: ScriptReading, word: Word, at: Reached) -> bool:
     """Whether a word after an option is a value of it, and not a list of further options or the end of a command."""
     if at.reparsed and re.match(r"\d*[<>|&;]", word.raw):
         return False
@@ -98,7 +98,7 @@ def _is_value(reading: Reading, word: Word, at: Reached) -> bool:
 
 
 def _replacement(
-    reading: Reading, occurrence: Occurrence, change: SetOption, launches: tuple[Launch, ...]
+    reading: ScriptReading, occurrence: Occurrence, change: SetOption, launches: tuple[Launch, ...]
 ) -> tuple[Edit, ...]:
     line, given = reading.script.line(occurrence.at.word.start), len(occurrence.values)
     if change.value is None:
@@ -118,14 +118,14 @@ def _replacement(
     return (Edit(start=word.start, end=word.end, new=before + shlex.quote(change.value)),)
 
 
-def _refuse_side_effects(reading: Reading, value: Word) -> None:
+def _refuse_side_effects(reading: ScriptReading, value: Word) -> None:
     pure = only_calculates(value.value) if value.value is not None else not _PASTED_SUBSTITUTION.search(value.raw)
     if not pure and value.text is None:
         reason = "the value there is made by a substitution that may do more than calculate"
         raise reading.script.refusal(value.start, reason)
 
 
-def _removal(reading: Reading, occurrence: Occurrence, change: RemoveOption) -> Edit:
+def _removal(reading: ScriptReading, occurrence: Occurrence, change: RemoveOption) -> Edit:
     script, at = reading.script, occurrence.at
     wanted = len(occurrence.values) if change.values is None else change.values
     if wanted > len(occurrence.values):
@@ -153,7 +153,7 @@ def _with_its_blanks(source: bytes, written_in: ArgumentList, start: int, end: i
     return Edit(start=start, end=end, new="")
 
 
-def _insertion(reading: Reading, launches: tuple[Launch, ...], change: SetOption) -> Edit:
+def _insertion(reading: ScriptReading, launches: tuple[Launch, ...], change: SetOption) -> Edit:
     """The option in front of the last one that every launch gets for sure. What stands between can't be its value."""
     shared = set.intersection(*({reached.word.start for reached in launch.arguments} for launch in launches))
     refusal: ScriptRefused | None = None
@@ -172,7 +172,7 @@ def _insertion(reading: Reading, launches: tuple[Launch, ...], change: SetOption
     raise ScriptRefused(line, f"the trainer gets no option beside which {change.flag} could be added{why}")
 
 
-def _inserted(reading: Reading, launches: tuple[Launch, ...], change: SetOption, beside: Reached) -> Edit:
+def _inserted(reading: ScriptReading, launches: tuple[Launch, ...], change: SetOption, beside: Reached) -> Edit:
     source, start = reading.script.source, beside.word.start
     words = change.flag
     if change.value is not None:
@@ -190,7 +190,7 @@ def _inserted(reading: Reading, launches: tuple[Launch, ...], change: SetOption,
     return Edit(start=start, end=start, new=f"{words}{gap}")
 
 
-def refuse_more_than_asked(before: Reading, after: Reading, change: SetOption | RemoveOption) -> None:
+def refuse_more_than_asked(before: ScriptReading, after: ScriptReading, change: SetOption | RemoveOption) -> None:
     """ScriptRefused where a rewritten script would give any command other words than before, but for this option."""
     if _without(before, change.flag) != _without(after, change.flag):
         raise ScriptRefused(None, f"with {change.flag} changed, other arguments would change, too")
@@ -199,7 +199,7 @@ def refuse_more_than_asked(before: Reading, after: Reading, change: SetOption | 
         raise ScriptRefused(None, f"{change.flag} could not be changed")
 
 
-def _without(reading: Reading, flag: str) -> list[list[str]]:
+def _without(reading: ScriptReading, flag: str) -> list[list[str]]:
     """What each command gets, word for word as it is written, without the option and what follows it as its values."""
     skipped = {
         span
@@ -214,7 +214,7 @@ def _without(reading: Reading, flag: str) -> list[list[str]]:
     ]
 
 
-def set_variable(reading: Reading, change: SetVariable) -> tuple[Edit, ...]:
+def set_variable(reading: ScriptReading, change: SetVariable) -> tuple[Edit, ...]:
     """The edit that gives the variable's one assignment this value; the variable's other uses follow it."""
     assignment = _only_assignment(reading, change.name)
     line = reading.script.line(assignment.start)
@@ -237,7 +237,7 @@ def set_variable(reading: Reading, change: SetVariable) -> tuple[Edit, ...]:
     return (Edit(start=value.start_byte, end=value.end_byte, new=f"{quote}{change.value}{quote}"),)
 
 
-def _only_assignment(reading: Reading, name: str) -> Assignment:
+def _only_assignment(reading: ScriptReading, name: str) -> Assignment:
     """The one place that sets a variable. ScriptRefused, naming the lines, where there is none or more than one."""
     script = reading.script
     refuse_other_ways_to_set(reading, name)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from sentinel.jobscript.facts import Curriculum, DeepSpeedJson, Facts, declared_parameters, minutes, whole
+from sentinel.jobscript.facts import Curriculum, DeepSpeedJson, ScriptFacts, declared_parameters, minutes, whole
 from sentinel.jobscript.given import Given, Option, Unread, given, options_of
 from sentinel.jobscript.huggingface_options import NAMES as HUGGINGFACE_NAMES
 from sentinel.jobscript.huggingface_options import huggingface_facts, is_huggingface
@@ -27,7 +27,7 @@ class Read:
     """What could be read of a run, and what could not."""
 
     format: Format
-    facts: Facts
+    facts: ScriptFacts
     unread: tuple[Unread, ...]
     program: str = ""  # The trainer's file or module; "" where none is named
     family: Family | None = None  # Whose options they are; None where that is not known
@@ -70,7 +70,7 @@ def _read(given: Given, format_: Format, name: str, more: Known) -> Read:
         trainers = f"Megatron's, Hugging Face's nor {_OWN_TRAINER}"
         why = f"the options of {given.program} are neither {trainers}: what they mean is not known"
         unknown = (Unread(what="its options", why=why),)
-        return Read(format="not understood", facts=Facts(), unread=unknown, program=given.program)
+        return Read(format="not understood", facts=ScriptFacts(), unread=unknown, program=given.program)
     unread = list(given.unread)
     facts_of, names = _FAMILIES[family]
     known = facts_of(given, unread)
@@ -172,14 +172,14 @@ def _declared(given: Given, known: Known, name: str) -> None:
     known["declared_parameters"] = next((size for size in sizes if size is not None), None)
 
 
-def _facts(known: Known, unread: list[Unread]) -> Facts:
+def _facts(known: Known, unread: list[Unread]) -> ScriptFacts:
     """The facts; a value that no run can have is said, and left out."""
     good: Known = {}
-    names = {f.name for f in fields(Facts)}
+    names = {f.name for f in fields(ScriptFacts)}
     for name, value in known.items():
-        if name in names and value is not None and made(Facts, {name: value}, name, unread) is not None:
+        if name in names and value is not None and made(ScriptFacts, {name: value}, name, unread) is not None:
             good[name] = value
-    return Facts(**good)
+    return ScriptFacts(**good)
 
 
 def _deepspeed_of(data: Mapping[str, Any], unread: list[Unread]) -> DeepSpeedJson | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sentinel.jobscript import RemoveOption, SetJson, SetOption, SetVariable
 from sentinel.jobscript import huggingface_options as huggingface
 from sentinel.jobscript.derived import batch_schedule, curriculum_schedule, scale
-from sentinel.jobscript.facts import Facts, LrScheduler
+from sentinel.jobscript.facts import LrScheduler, ScriptFacts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import (
     OPTIONS,
@@ -34,17 +34,17 @@ CARRIED = frozenset({"lr", "seqlen", "shorten", "batch_size", "total_tokens", "f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownSettings:
     """What is known of a run beside its own script."""
 
     scheduler: LrScheduler | None = None  # The trainer's; None: as the script's options tell
     reported: Baseline | None = None  # What an attempt with the unchanged script ran with, for what the script hides
 
 
-THE_SCRIPT_ALONE = Known()
+THE_SCRIPT_ALONE = KnownSettings()
 
 
-def changes_of(text: str, overrides: Overrides, known: Known = THE_SCRIPT_ALONE) -> tuple[Marked, ...]:
+def changes_of(text: str, overrides: Overrides, known: KnownSettings = THE_SCRIPT_ALONE) -> tuple[Marked, ...]:
     """What has to change in the run's own script, marked with the starts that it is for.
 
     ScriptRefused names the line that can't be read; ConfigError says what a job script can't do.
@@ -146,7 +146,7 @@ def _marked(overrides: Overrides, found: Read, text: str, reported: Baseline | N
         yield from _of_its_json(wanted, standing.free or Free())
 
 
-def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
+def _free_form(free: Free, facts: ScriptFacts) -> Iterator[Marked]:
     """Options and variables as they are; a precision is switched in the script's DeepSpeed JSON, too."""
     for flag in free.removed:
         yield Marked(change=RemoveOption(flag=flag))
@@ -162,7 +162,7 @@ def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
                 yield Marked(change=SetJson(path=(precision, "enabled"), value=wanted))
 
 
-def _from_the_checkpoint(wanted: Wanted, facts: Facts, text: str) -> list[str]:
+def _from_the_checkpoint(wanted: Wanted, facts: ScriptFacts, text: str) -> list[str]:
     """What a resumed engine takes from its checkpoint, whatever the script says: Adam's own numbers are in the
     optimizer's groups, and ZeRO 1 and 2 save their clipping."""
     if not _by_deepspeed(text) or given(text).option("--no-load-optim") is not None:
@@ -187,7 +187,7 @@ def _of_its_json(wanted: Wanted, free: Free) -> Iterator[Marked]:
         yield Marked(change=SetJson(path=("gradient_clipping",), value=number))
 
 
-def _clip_grad(facts: Facts, text: str) -> float | None:
+def _clip_grad(facts: ScriptFacts, text: str) -> float | None:
     """What the gradient is clipped to: by the JSON, where the engine is DeepSpeed's and its JSON can be read."""
     if facts.deepspeed is None or not _by_deepspeed(text):
         return facts.clip_grad
@@ -214,7 +214,7 @@ def _same_warmup(lr: LrSchedule, own: LrSchedule | None) -> bool:
     return own is not None and (lr.unit, lr.warmup, lr.anchor) == (own.unit, own.warmup, own.anchor)
 
 
-def _seqlen_warmup(standing: TrainingSettings, own: Baseline, facts: Facts) -> SeqlenWarmup:
+def _seqlen_warmup(standing: TrainingSettings, own: Baseline, facts: ScriptFacts) -> SeqlenWarmup:
     """The numbers of the decision: what it does not say is not worked out here, where nobody would compare it."""
     lr = standing.lr
     by_tokens = lr.decay_end if lr is not None and (lr.decay_unit or lr.unit) == "tokens" else 0

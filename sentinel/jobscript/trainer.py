@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from sentinel.jobscript.arguments import ArgumentList, Command, Reached, Reading
+from sentinel.jobscript.arguments import ArgumentList, Reached, ScriptCommand, ScriptReading
 from sentinel.jobscript.syntax import Script, climb, code_of, conditions, source_of, to_bytes
 from sentinel.vocabulary.errors import ScriptRefused
 
@@ -39,13 +39,13 @@ _ENDS_A_COMMAND = re.compile(r"[;|]|&&|(?<![<>])&(?!\d)")
 class Launch:
     """A command that starts a Python program, the program's name, and the words after it."""
 
-    command: Command
+    command: ScriptCommand
     program: str
     starting: tuple[Reached, ...]  # The words before those; the last of them names the program
     arguments: tuple[Reached, ...]
 
 
-def trainers(reading: Reading) -> tuple[Launch, ...]:
+def trainers(reading: ScriptReading) -> tuple[Launch, ...]:
     """The launches of the trainer, at least one. ScriptRefused where there is none, or the trainer can't be told."""
     launches = tuple(_launches(reading))
     training = [one for one in launches if _trains(one.arguments) or one.program in _TRAINING_PROGRAMS]
@@ -67,14 +67,14 @@ def trainers(reading: Reading) -> tuple[Launch, ...]:
     )
 
 
-def refuse_conditional(reading: Reading, node: Node, start: int, what: str) -> None:
+def refuse_conditional(reading: ScriptReading, node: Node, start: int, what: str) -> None:
     """ScriptRefused where the trainer may start without the document having been written."""
     around = conditions(reading.script, node)
     if any(conditions(reading.script, one.command.node)[: len(around)] != around for one in trainers(reading)):
         raise reading.script.refusal(start, f"the {what} there is written only if a condition holds")
 
 
-def refuse_unfollowed_mentions(reading: Reading, flag: str) -> None:
+def refuse_unfollowed_mentions(reading: ScriptReading, flag: str) -> None:
     """ScriptRefused where the flag stands, outside comments, in a place from which it might reach the trainer unseen.
 
     Followed are: the words of commands and what is spliced into them; lists that nothing uses. Harmless are commands
@@ -89,7 +89,7 @@ def refuse_unfollowed_mentions(reading: Reading, flag: str) -> None:
             raise script.refusal(found.start(), f"{flag} is given where its way to the trainer can't be followed")
 
 
-def _launches(reading: Reading) -> Iterator[Launch]:
+def _launches(reading: ScriptReading) -> Iterator[Launch]:
     for command in reading.commands:
         if command.name in _TELLERS or command.name in reading.functions:
             continue
@@ -102,7 +102,7 @@ def _launches(reading: Reading) -> Iterator[Launch]:
             yield Launch(command=command, program=program, starting=starting, arguments=tuple(arguments))
 
 
-def _on_its_line(reading: Reading, words: Sequence[Reached]) -> Sequence[Reached]:
+def _on_its_line(reading: ScriptReading, words: Sequence[Reached]) -> Sequence[Reached]:
     """The words up to a line break that no backslash continues, where a second shell reads them as code; or up to a
     variable that the script sets in a way that is not followed, which may hold one."""
     for index in range(1, len(words)):
@@ -161,7 +161,7 @@ def _trains(words: Sequence[Reached]) -> bool:
     return any(_TRAINING_OPTION.match(reached.word.text or "") for reached in words)
 
 
-def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
+def _followed(reading: ScriptReading, flag: str) -> Iterator[tuple[int, int]]:
     launched = {one.command.node.id: (*one.starting, *one.arguments) for one in _launches(reading)}
     yield from only_told(reading, _TELLERS)
     for command in reading.commands:
@@ -173,7 +173,7 @@ def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
                 yield reached.word.start, reached.word.end
 
 
-def only_told(reading: Reading, tellers: Collection[str]) -> Iterator[tuple[int, int]]:
+def only_told(reading: ScriptReading, tellers: Collection[str]) -> Iterator[tuple[int, int]]:
     """The commands of these names that show what they are given, and do nothing else with it."""
     for command in reading.commands:
         if command.name in tellers and _only_tells(reading.script, command.node):
@@ -193,7 +193,7 @@ def _only_tells(script: Script, command: Node) -> bool:
     return True
 
 
-def _unused(reading: Reading) -> Iterator[tuple[int, int]]:
+def _unused(reading: ScriptReading) -> Iterator[tuple[int, int]]:
     """Assignments that nothing in the script reads and that no other program is given."""
     if any(_BY_NAME.match(source_of(node)) for node in reading.script.nodes()):
         return
@@ -216,7 +216,7 @@ _SETTERS = frozenset(["getopts", "let", "mapfile", "read", "readarray", "unset"]
 _STRUCTURE = re.compile(r"[\"'`\\]|^#")
 
 
-def refuse_unsure(reading: Reading, at: Reached) -> None:
+def refuse_unsure(reading: ScriptReading, at: Reached) -> None:
     """ScriptRefused, naming the line, where the word may not reach the trainer, or not as it is written."""
     for outer, inner in zip(at.path, at.path[1:], strict=False):
         line = reading.script.line(at.word.start if inner is at.written else inner.start)
@@ -234,7 +234,7 @@ def refuse_unsure(reading: Reading, at: Reached) -> None:
             raise reading.script.refusal(at.word.start, reason)
 
 
-def refuse_other_ways_to_set(reading: Reading, name: str) -> None:
+def refuse_other_ways_to_set(reading: ScriptReading, name: str) -> None:
     """ScriptRefused where a variable is also set by a loop, by `read` and its like, or by arithmetic."""
     script = reading.script
     for node in script.nodes():
@@ -265,7 +265,7 @@ def _sets(node: Node, name: str) -> bool:
     return (counts or node.type == "unset_command") and any(code_of(child) == name for child in node.named_children)
 
 
-def _refuse_broken(reading: Reading, written: ArgumentList) -> None:
+def _refuse_broken(reading: ScriptReading, written: ArgumentList) -> None:
     script = reading.script
     if found := _SPACED_CONTINUATION.search(script.source, written.start, written.end):
         raise script.refusal(found.start(), "blanks follow the backslash, so the line is not continued")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from sentinel.jobscript.arguments import Reached, Reading
+from sentinel.jobscript.arguments import Reached, ScriptReading
 from sentinel.jobscript.change import Edit, RemoveOption, SetOption
 from sentinel.jobscript.here_documents import Document, Fill, documents, filled, in_script, names_of, the_only
 from sentinel.jobscript.made_json import bare
@@ -40,7 +40,7 @@ _AXOLOTLS_OWN: Mapping[str, str] = {
 }
 
 
-def yaml_words(reading: Reading) -> tuple[Reached, ...]:
+def yaml_words(reading: ScriptReading) -> tuple[Reached, ...]:
     """The words of the trainer's arguments that name a YAML file, one of each name."""
     named = {
         reached.word.raw: reached
@@ -51,7 +51,7 @@ def yaml_words(reading: Reading) -> tuple[Reached, ...]:
     return tuple(named.values())
 
 
-def yaml_options(reading: Reading, fill: Fill) -> dict[str, tuple[str, ...]] | None:
+def yaml_options(reading: ScriptReading, fill: Fill) -> dict[str, tuple[str, ...]] | None:
     """Option -> its values, by TrainingArguments' names; None where the script holds no such document.
 
     ScriptRefused where the document is not the last word, LineError where it can't be read.
@@ -70,7 +70,7 @@ def yaml_options(reading: Reading, fill: Fill) -> dict[str, tuple[str, ...]] | N
     return {f"--{key}": values for key, values in given.items()}
 
 
-def set_in_yaml(reading: Reading, change: SetOption | RemoveOption) -> tuple[Edit, ...] | None:
+def set_in_yaml(reading: ScriptReading, change: SetOption | RemoveOption) -> tuple[Edit, ...] | None:
     """The edits that set the key, or take it out; None where no YAML document of the script holds the options, or the
     command line gives this one, which then counts."""
     key = change.flag.removeprefix("--").replace("-", "_")
@@ -93,7 +93,7 @@ def set_in_yaml(reading: Reading, change: SetOption | RemoveOption) -> tuple[Edi
     return () if edit is None else (in_script(document, edit),)
 
 
-def _document(reading: Reading) -> Document | None:
+def _document(reading: ScriptReading) -> Document | None:
     names = {name for reached in yaml_words(reading) for name in names_of(reached)}
     found = [*documents(reading, lambda path, _: bare(path) in names)] if names else []
     found = [

@@ -148,7 +148,7 @@ class _Row(Mapping[str, float]):
         return len(self._columns)
 
 
-class Stretch:
+class ReadyReadings:
     """Readings made ready for the judge's loop: Python's own numbers, and where eight plain samples begin."""
 
     def __init__(self, readings: Readings) -> None:

@@ -30,7 +30,7 @@ ON_TREND_WITHIN = 0.005  # How far above the trend from before the onset (share)
 _VALIDATIONS = 2  # Validations past onset and warmup that must each be better
 
 
-class Answer(StrEnum):
+class RecoveryOutcome(StrEnum):
     NOT_YET = "not_yet"
     RECOVERED = "recovered"
     FAILED = "failed"
@@ -48,7 +48,7 @@ class Danger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    answer: Answer
+    answer: RecoveryOutcome
     reason: str
 
 
@@ -152,19 +152,23 @@ def recovery_of(
         if found is None:
             late = [v.loss for v in validated if v.global_step > past_step]
             found = _validated([v.loss for v in validated_before], late)
-        if found.answer is Answer.RECOVERED:
+        if found.answer is RecoveryOutcome.RECOVERED:
             return found
         if drop is not None and dropped:  # unknown, and not failed, however long it lasts
             found = _not_yet(f"{drop.sentence}; that is no recovery: {found.reason}")
         elif last_step is not None and last_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps:
-            return Recovery(answer=Answer.FAILED, reason=f"{danger.hold_steps} steps past the danger: {found.reason}")
+            return Recovery(
+                answer=RecoveryOutcome.FAILED, reason=f"{danger.hold_steps} steps past the danger: {found.reason}"
+            )
     if finished:
-        return Recovery(answer=Answer.FAILED, reason=f"the run has ended and has not recovered: {found.reason}")
+        return Recovery(
+            answer=RecoveryOutcome.FAILED, reason=f"the run has ended and has not recovered: {found.reason}"
+        )
     return found
 
 
 def _not_yet(reason: str) -> Recovery:
-    return Recovery(answer=Answer.NOT_YET, reason=reason)
+    return Recovery(answer=RecoveryOutcome.NOT_YET, reason=reason)
 
 
 def _waiting(restart: Restart, series: Series) -> Recovery | None:
@@ -189,7 +193,7 @@ def _validated(before: Sequence[float], late: Sequence[float]) -> Recovery:
     stands = f"the last {_VALIDATIONS} validation losses are {now:.3f} or less"
     if now > wanted:
         return _not_yet(f"{stands}, wanted {wanted:.3f} (5 % below {best:.3f})")
-    return Recovery(answer=Answer.RECOVERED, reason=f"{stands}; the best before the onset was {best:.3f}")
+    return Recovery(answer=RecoveryOutcome.RECOVERED, reason=f"{stands}; the best before the onset was {best:.3f}")
 
 
 def _level(old: OldTrend | None, restart: Restart, *, believed: bool) -> Recovery | None:
@@ -212,4 +216,4 @@ def _level(old: OldTrend | None, restart: Restart, *, believed: bool) -> Recover
         return _not_yet(f"the loss stands at {now:.3f}: a plateau")
     how = "follows the trend from before the onset" if on_trend and best > wanted else f"is {best:.3f}"
     reason = f"best {WINDOW}-step mean {how}; it was {before:.3f} before the onset"
-    return Recovery(answer=Answer.RECOVERED, reason=reason)
+    return Recovery(answer=RecoveryOutcome.RECOVERED, reason=reason)

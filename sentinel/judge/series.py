@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from sentinel.judge.detectors import DETECTORS
 from sentinel.judge.detectors.attention_logits import AttentionLogits, LogitWarning
-from sentinel.judge.detectors.detector import Baseline, Block, Detector, Finding, Known, Reset, ResumeDrop
+from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, LossBaseline, Reset, ResumeDrop
 from sentinel.judge.detectors.early_warning import EarlyWarning, EarlyWarnings
 from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.detectors.leading_signals import LeadingSignals
 from sentinel.judge.detectors.skipped_updates import SkippedUpdates
 from sentinel.judge.events import Event, EventKind, Findings, spike
 from sentinel.judge.noise_band import BLOCK, NoiseBand, median
-from sentinel.judge.readings import COLUMNS, Readings, Samples, Stretch
+from sentinel.judge.readings import COLUMNS, Readings, ReadyReadings, Samples
 from sentinel.judge.reference import Reference
 from sentinel.judge.schedule_changes import Change, Regime, Settings
 from sentinel.judge.thresholds import Thresholds
@@ -44,7 +44,7 @@ class Series:
         t = thresholds
         self._regime = Regime(t, planned)
         self._settings = self._regime.settings
-        self._left: dict[Settings, Baseline] = {}  # baselines of settings that the run has left, the latest last
+        self._left: dict[Settings, LossBaseline] = {}  # baselines of settings that the run has left, the latest last
         self._findings = Findings()
         detectors = [detector(t) for detector in DETECTORS]
         self._leading = next(d for d in detectors if isinstance(d, LeadingSignals))
@@ -57,7 +57,7 @@ class Series:
             leading=self._leading,
             early=self._early,
             references=references,
-            baseline=Baseline(band=NoiseBand(sigmas=t.band_sigmas, floor=t.band_floor), detectors=detectors),
+            baseline=LossBaseline(band=NoiseBand(sigmas=t.band_sigmas, floor=t.band_floor), detectors=detectors),
         )
         self._block: list[tuple[int, float]] = []
         self._attempt: int | None = None
@@ -132,7 +132,7 @@ class Series:
 
     def push_readings(self, readings: Readings) -> None:
         """Takes a stretch of samples: the same as `push` for each, and many times faster where nothing happens."""
-        stretch = Stretch(readings)
+        stretch = ReadyReadings(readings)
         i, n = 0, len(readings)
         if n:
             self._begin(readings.attempt, int(readings.steps[0]))
@@ -262,11 +262,11 @@ class Series:
         if baseline is not None and baseline.episode is not None:
             baseline.episode.resume()
         if baseline is None:
-            baseline = Baseline(band=past.band.begun_anew(), detectors=[])
+            baseline = LossBaseline(band=past.band.begun_anew(), detectors=[])
             self._findings.end_alarm(change.step)  # with an earlier baseline the alarm stays until the loss is back
         self._compare_with(baseline, past.detectors)
 
-    def _compare_with(self, baseline: Baseline, detectors: list[Detector]) -> None:
+    def _compare_with(self, baseline: LossBaseline, detectors: list[Detector]) -> None:
         """Compares losses with this baseline from now on. It has its own detectors where these learn `per_settings`."""
         own, t = {type(detector): detector for detector in baseline.detectors}, self.known.thresholds
         baseline.use([own.get(type(d)) or type(d)(t) if d.per_settings else d for d in detectors])

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from inspect import signature
 
 from sentinel.jobscript import Rewritten, rewrite
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.jobscript.megatron_options import changes_at
 from sentinel.jobscript.reading import read_text
-from sentinel.jobscript.script_changes import THE_SCRIPT_ALONE, Known, changes_of
+from sentinel.jobscript.script_changes import THE_SCRIPT_ALONE, KnownSettings, changes_of
 from sentinel.lint import batches, numerics, saves, schedules, shape, slw
-from sentinel.lint.finding import Finding, Severity, applied, in_its_words, rules_of
+from sentinel.lint.finding import LintFinding, Severity, applied, in_its_words, rules_of
 from sentinel.vocabulary.errors import ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 
@@ -26,8 +26,8 @@ __all__ = [
     "RESTART_RULES",
     "RULES",
     "THE_SCRIPT_ALONE",
-    "Finding",
-    "Known",
+    "KnownSettings",
+    "LintFinding",
     "NewScripts",
     "in_its_words",
     "lint",
@@ -41,12 +41,12 @@ RULES = tuple(rule for rule in _ALL if rule not in RESTART_RULES)
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 
-def lint(facts: Facts) -> tuple[Finding, ...]:
+def lint(facts: ScriptFacts) -> tuple[LintFinding, ...]:
     """All that the rules say of the run: errors first, each severity in the order of the rules."""
     return _sorted([finding for rule in RULES for finding in applied(rule, facts)])
 
 
-def lint_before_restart(before: Facts, after: Facts, *, resume_step: int) -> tuple[Finding, ...]:
+def lint_before_restart(before: ScriptFacts, after: ScriptFacts, *, resume_step: int) -> tuple[LintFinding, ...]:
     """What a restart would bring in: findings of the changed run that the run as it was does not have, and its own.
 
     What the run has lived with so far is no reason to leave it stopped. `resume_step` is the last completed optimizer
@@ -60,7 +60,7 @@ def lint_before_restart(before: Facts, after: Facts, *, resume_step: int) -> tup
     return _sorted([*own, *brought_in])
 
 
-def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def _sorted(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
     return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.severity)))
 
 
@@ -73,7 +73,7 @@ class NewScripts:
     remarks: tuple[str, ...] = ()  # What lint says of the changed run and did not say of the run as it was; sentences
 
 
-def new_scripts(text: str, overrides: Overrides, known: Known = THE_SCRIPT_ALONE) -> NewScripts:
+def new_scripts(text: str, overrides: Overrides, known: KnownSettings = THE_SCRIPT_ALONE) -> NewScripts:
     """The scripts that carry a decision out. ScriptRefused names the line; ConfigError says what can't be done so.
 
     `text` is the run's own script: each decision changes that, not what the last one left. `known` as for

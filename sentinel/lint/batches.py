@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sentinel.jobscript.derived import batch_schedule
-from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, Facts
+from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, ScriptFacts
 from sentinel.lint.finding import Remark, error, note, warning
 
 
-def ranks_divide_into_replicas(facts: Facts, world: int, tensor: int, stages: int) -> Iterator[Remark]:
+def ranks_divide_into_replicas(facts: ScriptFacts, world: int, tensor: int, stages: int) -> Iterator[Remark]:
     """World size % (tensor x pipeline x context parallel size) = 0.
 
     Source: Megatron-LM, megatron/arguments.py.
@@ -35,7 +35,7 @@ def tensor_parallel_in_a_node(tensor: int, gpus_per_node: int) -> Iterator[Remar
         )
 
 
-def tensor_parallel_divides(facts: Facts, tensor: int) -> Iterator[Remark]:
+def tensor_parallel_divides(facts: ScriptFacts, tensor: int) -> Iterator[Remark]:
     """Heads, hidden and FFN width are multiples of the tensor parallel size.
 
     Source: Megatron-LM, megatron/model/transformer.py and megatron/core/utils.py (`divide`).
@@ -90,7 +90,7 @@ def batch_divides(batch: int, micro: int, copies: int | None = None) -> Iterator
         )
 
 
-def batch_ramp_divides(facts: Facts, ramp: BatchRamp, copies: int | None = None) -> Iterator[Remark]:
+def batch_ramp_divides(facts: ScriptFacts, ramp: BatchRamp, copies: int | None = None) -> Iterator[Remark]:
     """Start and increments of the batch ramp are multiples of replicas x micro-batch, and lead to the full batch.
 
     (batch - start) % increment = 0, or Megatron refuses it; start and increment % (replicas x micro-batch) = 0, or it
@@ -122,7 +122,7 @@ def batch_ramp_divides(facts: Facts, ramp: BatchRamp, copies: int | None = None)
             )
 
 
-def batch_ramp_ends(facts: Facts, ramp: BatchRamp) -> Iterator[Remark]:
+def batch_ramp_ends(facts: ScriptFacts, ramp: BatchRamp) -> Iterator[Remark]:
     """The batch ramp against the run: over before its end, and counted in the same unit.
 
     Source: Megatron-LM, megatron/arguments.py (no ramp with --train-iters); Brown et al. 2020, appendix B.
@@ -168,7 +168,7 @@ def zero_and_pipeline(deepspeed: DeepSpeedJson, stages: int) -> Iterator[Remark]
         yield error(f"ZeRO stage {stage} does not run with {stages} pipeline stages: use stage 0 or 1, or no pipeline")
 
 
-def deepspeed_agrees(facts: Facts, deepspeed: DeepSpeedJson) -> Iterator[Remark]:
+def deepspeed_agrees(facts: ScriptFacts, deepspeed: DeepSpeedJson) -> Iterator[Remark]:
     """The DeepSpeed JSON against the trainer's own options: batch, micro-batch, clipping, precision.
 
     Source: DeepSpeed configuration JSON, "Batch Size Related Parameters".

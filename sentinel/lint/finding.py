@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from sentinel.jobscript.derived import parameter_count, replicas, scale, total_steps, warmup_steps
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.jobscript.reading import Read
 
 # error: it can't start, or it is not the run that is meant. warning: others lost time to it. note: worth knowing.
@@ -20,7 +20,7 @@ Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LintFinding:
     """One thing about a run that a person should look at before it starts."""
 
     severity: Severity
@@ -34,7 +34,7 @@ class Remark:
     """What a rule has to say of a run; its name and source are its own.
 
     A rule is one formula, as a public function of a module of rules. Its parameters are the facts that it needs, by the
-    names below or those of `Facts`; it is not asked where one of them is not known, but for those with a default.
+    names below or those of `ScriptFacts`; it is not asked where one of them is not known, but for those with a default.
     Its docstring says what it looks at, and after `Source:` who says so.
     """
 
@@ -61,7 +61,7 @@ _SHORT = {
     "declared": "declared_parameters",
     "std": "init_method_std",
 }
-_DERIVED: Mapping[str, Callable[[Facts], Any]] = {
+_DERIVED: Mapping[str, Callable[[ScriptFacts], Any]] = {
     "facts": lambda facts: facts,
     "size": scale,
     "copies": replicas,
@@ -78,7 +78,7 @@ def rules_of(module: ModuleType) -> tuple[Rule, ...]:
     return tuple(found for found in functions if found.__module__ == module.__name__)
 
 
-def applied(rule: Rule, facts: Facts, **of_a_restart: Any) -> Iterator[Finding]:
+def applied(rule: Rule, facts: ScriptFacts, **of_a_restart: Any) -> Iterator[LintFinding]:
     """What the rule says of these facts. A rule of restarts also takes those `before`, and the `resume_step`."""
     known = {}
     for name, parameter in signature(rule).parameters.items():
@@ -87,7 +87,9 @@ def applied(rule: Rule, facts: Facts, **of_a_restart: Any) -> Iterator[Finding]:
             return
         known[name] = value
     for remark in rule(**known):
-        yield Finding(severity=remark.severity, what=rule.__name__, sentence=remark.sentence, source=source_of(rule))
+        yield LintFinding(
+            severity=remark.severity, what=rule.__name__, sentence=remark.sentence, source=source_of(rule)
+        )
 
 
 def source_of(rule: Rule) -> str:
@@ -103,7 +105,7 @@ def big(number: float) -> str:
     return f"{number:.6g}"
 
 
-def in_its_words(read: Read, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def in_its_words(read: Read, findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
     """The findings with the trainer's own names for its options."""
     return tuple(
         replace(finding, sentence=re.sub(r"--[a-z0-9-]+", lambda m: read.names.get(m[0], m[0]), finding.sentence))

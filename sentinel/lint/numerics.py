@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.lint.finding import Remark, big, error, note, warning
 from sentinel.vocabulary.pacing import BILLION
 
 
-def beta2(facts: Facts, size: float | None = None) -> Iterator[Remark]:
+def beta2(facts: ScriptFacts, size: float | None = None) -> Iterator[Remark]:
     """Adam's beta2: 0.95 at 10B parameters and more; above 0.98 a warning there. Not below 1 is an error.
 
     GPT-3, OPT, tr11 and LLaMA have 0.95. tr8 began with 0.999; 0.95 made it learn faster, and did not cure it alone.
@@ -49,7 +49,7 @@ def half_precision(precision: str, size: float) -> Iterator[Remark]:
         yield note(f"{big(size)} parameters in fp16: say --bf16 where the GPUs have it (A100 and later)")
 
 
-def loss_scale(facts: Facts) -> Iterator[Remark]:
+def loss_scale(facts: ScriptFacts) -> Iterator[Remark]:
     """fp16's loss scale: dynamic, and begun near where it will be.
 
     A static one can't come down when gradients overflow. From 2^32, Megatron's default, each halving is a skipped

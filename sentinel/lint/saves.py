@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.lint.finding import Remark, error, note, warning
 
 _DAY_S = 86400.0
@@ -25,7 +25,7 @@ def saves_at_all(save_interval: int, total: float | None = None) -> Iterator[Rem
         yield warning(f"the run ends after {total:.0f} steps, before its first save at {save_interval}")
 
 
-def work_at_stake(facts: Facts, save_interval: int, step_time_s: float) -> Iterator[Remark]:
+def work_at_stake(facts: ScriptFacts, save_interval: int, step_time_s: float) -> Iterator[Remark]:
     """Expected loss of work of a failure or a rollback: half a save interval, interval x step time / 2.
 
     More than two hours is a warning. tr11-176B left 250 steps of 2 minutes (8 hours between saves) for 100 (3 hours)
@@ -44,7 +44,7 @@ def work_at_stake(facts: Facts, save_interval: int, step_time_s: float) -> Itera
         )
 
 
-def interval_for_failures(facts: Facts) -> Iterator[Remark]:
+def interval_for_failures(facts: ScriptFacts) -> Iterator[Remark]:
     """Save interval against Young's: sqrt(2 x save time x time between failures), where saving and losing cost alike.
 
     The share of time that is lost is save / interval + interval / (2 x time between failures), to the first order. At

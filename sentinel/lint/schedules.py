@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.lint.finding import Remark, big, error, note, warning
 
 _GPT3_LR = (
@@ -23,7 +23,7 @@ _GPT3_LR = (
 """Parameters and peak LR of the GPT-3 models: Brown et al. 2020, Table 2.1 (arXiv:2005.14165)."""
 
 
-def one_unit(facts: Facts) -> Iterator[Remark]:
+def one_unit(facts: ScriptFacts) -> Iterator[Remark]:
     """A run counts iterations or samples, and its LR warmup and decay are counted alike (tokens may come on top).
 
     Source: Megatron-LM, megatron/arguments.py.
@@ -60,7 +60,7 @@ def warmup_against_total(warmup: float, total: float) -> Iterator[Remark]:
         yield warning(remark) if share > 0.2 else note(remark)
 
 
-def warmup_for_adam(facts: Facts, warmup: float, total: float | None = None) -> Iterator[Remark]:
+def warmup_for_adam(facts: ScriptFacts, warmup: float, total: float | None = None) -> Iterator[Remark]:
     """LR warmup of at least 2 / (1 - beta2) steps: 2000 for beta2 = 0.999, 40 for 0.95; before, Adam's v is noise.
 
     The first 3 x warmup steps are the risky ones (Conglong Li, in tr8's chronicle), so a short warmup does not pass
@@ -85,7 +85,7 @@ def warmup_for_adam(facts: Facts, warmup: float, total: float | None = None) -> 
         yield warning(f"{said}, and a smaller beta2 fewer" if no_room else said)
 
 
-def decay_against_total(facts: Facts) -> Iterator[Remark]:
+def decay_against_total(facts: ScriptFacts) -> Iterator[Remark]:
     """LR decay against the run, in the same unit: longer than 1.25 x the run a warning, shorter than half a note.
 
     A cosine that is longer than the run by a quarter costs loss at its end. GPT-3 decayed over 260 of 300B tokens.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sentinel.jobscript.derived import ParameterCount, embedding_rows
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.lint.finding import Remark, big, error, note, warning
 from sentinel.vocabulary.pacing import BILLION
 
@@ -17,7 +17,7 @@ _SHAPE = (
 _TOPOLOGY = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
-def ffn_size(facts: Facts, h: int, f: int) -> Iterator[Remark]:
+def ffn_size(facts: ScriptFacts, h: int, f: int) -> Iterator[Remark]:
     """FFN width against 4 x hidden; 8/3 x hidden where it is gated (swiglu), which has three matrices.
 
     Without a gate: off by a factor of 1.5 or more is an error, off at all a warning. Gated ones differ between good
@@ -65,7 +65,7 @@ def width_depth_ratio(h: int, layers: int, size: float | None = None) -> Iterato
         yield note(f"hidden_size {h} / {layers} layers is {ratio:.0f}; {usual}")
 
 
-def heads_divide_hidden(facts: Facts) -> Iterator[Remark]:
+def heads_divide_hidden(facts: ScriptFacts) -> Iterator[Remark]:
     """hidden % heads = 0, unless a head's width is given on its own; and heads % (heads of keys and values) = 0.
 
     Source: tr8-104B chronicle, experiment 7; Megatron-LM, megatron/arguments.py.
@@ -80,7 +80,7 @@ def heads_divide_hidden(facts: Facts) -> Iterator[Remark]:
     yield error(f"hidden_size {h} is not a multiple of {heads} attention heads: with those it should be {fits}")
 
 
-def head_size(facts: Facts) -> Iterator[Remark]:
+def head_size(facts: ScriptFacts) -> Iterator[Remark]:
     """Width of one head, h / heads: a multiple of 8, or half precision loses the tensor cores.
 
     tr8's later shape had 11600 / 80 = 145. Kernels for attention ask for it, too.
@@ -99,7 +99,7 @@ def head_size(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def parameters_as_declared(facts: Facts, declared: float, count: ParameterCount) -> Iterator[Remark]:
+def parameters_as_declared(facts: ScriptFacts, declared: float, count: ParameterCount) -> Iterator[Remark]:
     """Parameters by formula, n(12h^2 + 13h) + vh + sh + 2h, against the size that the run has in its name.
 
     Off by more than a quarter is an error, by more than a tenth a warning. tr8-104B had 57B for five experiments.
@@ -121,7 +121,7 @@ def parameters_as_declared(facts: Facts, declared: float, count: ParameterCount)
         yield warning(said)
 
 
-def padded_vocabulary(facts: Facts) -> Iterator[Remark]:
+def padded_vocabulary(facts: ScriptFacts) -> Iterator[Remark]:
     """Rows of the embedding: a multiple of the tensor parallel size, and of 128 x that size for the tensor cores.
 
     Source: Megatron-LM, megatron/tokenizer/tokenizer.py; tr11-176B (250880 = 490 x 128 x 4).
@@ -180,7 +180,7 @@ def embedding_layernorm(embed_layernorm: bool, precision: str, size: float) -> I
         )
 
 
-def same_shape(before: Facts, facts: Facts, resume_step: int) -> Iterator[Remark]:
+def same_shape(before: ScriptFacts, facts: ScriptFacts, resume_step: int) -> Iterator[Remark]:
     """The model's shape, which a checkpoint has and no option changes; the layout of its ranks, where it does not move.
 
     Source: tr8-104B chronicle, experiments 6 and 7 (both from scratch); tr11-176B README, "Checkpoint reshaping".

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sentinel.jobscript.derived import steps_of, track_of
-from sentinel.jobscript.facts import Curriculum, Facts
+from sentinel.jobscript.facts import Curriculum, ScriptFacts
 from sentinel.lint.finding import Remark, error, note, warning
 from sentinel.vocabulary.pacing import BILLION, Position
 
 _GPT3_WARMUP_TOKENS = 375e6  # X of the tutorial: GPT-3's LR warmup. Source: Brown et al. 2020, appendix B.
 
 
-def slw_without_batch_ramp(facts: Facts) -> Iterator[Remark]:
+def slw_without_batch_ramp(facts: ScriptFacts) -> Iterator[Remark]:
     """SLW together with a batch ramp: both shrink the tokens of a batch.
 
     Source: DeepSpeed's curriculum tutorial, section 2.2.
@@ -24,7 +24,7 @@ def slw_without_batch_ramp(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def slw_ends_by_tokens(facts: Facts) -> Iterator[Remark]:
+def slw_ends_by_tokens(facts: ScriptFacts) -> Iterator[Remark]:
     """With SLW a run ends by tokens, and samples or iterations (about 3 x as many) do not end it before.
 
     Source: DeepSpeed's curriculum tutorial, section 2.3.
@@ -53,7 +53,7 @@ def slw_ends_by_tokens(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def slw_decays_by_tokens(facts: Facts) -> Iterator[Remark]:
+def slw_decays_by_tokens(facts: ScriptFacts) -> Iterator[Remark]:
     """With SLW the LR decays by tokens: samples x full length, or iterations x full length x global batch.
 
     Source: DeepSpeed's curriculum tutorial, section 2.4; Li, Zhang & He 2022, appendix A.2.
@@ -70,7 +70,7 @@ def slw_decays_by_tokens(facts: Facts) -> Iterator[Remark]:
 
 
 def slw_warms_up_by_samples(
-    facts: Facts, slw: Curriculum, warmup: float | None = None, size: float | None = None
+    facts: ScriptFacts, slw: Curriculum, warmup: float | None = None, size: float | None = None
 ) -> Iterator[Remark]:
     """With SLW the LR warmup is not counted in tokens, which come slowly, and ends where those tokens are consumed.
 
@@ -98,7 +98,7 @@ def slw_warms_up_by_samples(
         )
 
 
-def _samples(facts: Facts, tokens: float) -> str:
+def _samples(facts: ScriptFacts, tokens: float) -> str:
     """How many samples see so many tokens."""
     track, first = track_of(facts), facts.curriculum.min_difficulty if facts.curriculum else None
     if track is not None and track.seqlen is not None:
@@ -241,7 +241,7 @@ def old_curriculum_block(slw: Curriculum) -> Iterator[Remark]:
         )
 
 
-def slw_still_to_come(before: Facts, slw: Curriculum, resume_step: int) -> Iterator[Remark]:
+def slw_still_to_come(before: ScriptFacts, slw: Curriculum, resume_step: int) -> Iterator[Remark]:
     """SLW switched on at a restart: `fixed_linear` and `fixed_root` count from step 0, not from the restart.
 
     Source: DeepSpeed, deepspeed/runtime/data_pipeline/curriculum_scheduler.py.

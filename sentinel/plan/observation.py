@@ -1,17 +1,18 @@
-"""What was observed of the run, as plain data: what is true now, whatever was done before."""
+"""What was observed of the run, as plain data and in groups: what is true now, whatever was done before. `Facts` holds
+one of each group."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from sentinel.judge.detectors.attention_logits import LogitWarning
 from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.incident.incident import Approval, Incident, Place
+from sentinel.plan.incident.incident import Approval, Place
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 
@@ -71,9 +72,6 @@ class HeartbeatSeen:
         if self.age_s < self.expires_s:
             return f"{self.what} renewed its heartbeat {max(0.0, self.age_s):.0f} s ago"
         return f"{self.what} holds the lock of its heartbeat"
-
-
-_INCIDENT = re.compile(r"incident-(\d{1,9})(?:-[rp]\d+)?$", re.ASCII)  # an incident, or one of its rollbacks or probes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +142,18 @@ class WriterSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartSeen:
+    """How the launcher starts the job, and what is prepared for its next start."""
+
+    prepares: bool = False  # whether a start has to be prepared, and checked, while the old job still runs
+    prepared: frozenset[str] = frozenset()  # rollbacks whose start has been prepared
+    restart_prepared: bool = False  # whether a restart of what runs now, without a rollback, has been prepared
+    carries: frozenset[str] = frozenset()  # keys of overrides.json that a changed job script can carry to the trainer
+    rewrites_script: bool = False  # whether changes are made in the job script: the trainer reads no overrides.json
+    script_baseline: Baseline | None = None  # what the job script asks for, where changes are made in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSeen:
     """What a launcher sees of the run's job."""
 
@@ -151,13 +161,8 @@ class JobsSeen:
     known: bool = True  # False where nobody could say what runs: then everything may be alive, and nothing is moved
     why_unknown: str = ""
     elsewhere: bool = False  # whether the job is out of sight by configuration, which is no trouble
-    prepares: bool = False  # whether a start has to be prepared, and checked, while the old job still runs
-    prepared: frozenset[str] = frozenset()  # rollbacks whose start has been prepared
-    restart_prepared: bool = False  # whether a restart of what runs now, without a rollback, has been prepared
+    start: StartSeen = field(default_factory=StartSeen)
     incomplete: frozenset[str] = frozenset()  # rollbacks of whose jobs some were submitted and some are still missing
-    carries: frozenset[str] = frozenset()  # keys of overrides.json that a changed job script can carry to the trainer
-    rewrites_script: bool = False  # whether changes are made in the job script: the trainer reads no overrides.json
-    script_baseline: Baseline | None = None  # what the job script asks for, where changes are made in it
     was_seen: bool = False  # whether there was a job before, which may have left more than processes: a log, a record
     fates: Mapping[str | None, Fate] = field(default_factory=dict)  # by job id as reported; None: the last one seen
     lost: Mapping[str | None, str] = field(default_factory=dict)  # rollback (None: a restart) -> why its job is lost
@@ -188,85 +193,107 @@ class BisectSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """One look at the run."""
+class LivenessEvidence:
+    """What says that something of the run lives, or has ended."""
 
-    now_unix_s: float
-    minute_of_day: int | None = None  # local time, minutes since midnight; None where nobody asked
     jobs: JobsSeen = field(default_factory=JobsSeen)
-    attempts: tuple[AttemptSeen, ...] = ()  # as witnesses, in their order
+    attempts: tuple[AttemptSeen, ...] = ()  # in their order
     signs: tuple[Sign, ...] = ()  # when the files that a trainer writes were written last
     heartbeats: tuple[HeartbeatSeen, ...] = ()  # that live; none where a visible job explains them
     gone_after_s: float = math.inf  # see Thresholds
+    stalled_after_s: float = math.inf  # see Thresholds
     quiet_s: float = 0.0  # see Thresholds; 0 only where nothing is to be done
+    step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
     overlap: str | None = None  # which two attempts train at the same time, as a sentence; None where one at most does
     stranger: str | None = None  # that the newest attempt is another run's, as a sentence; None where nothing says so
     starts_unix_s: tuple[float, ...] = ()  # when sentinel has started the job, by its own clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldersSeen:
+    """What the run's folders hold: checkpoints, overrides.json, what TensorBoard and W&B have logged."""
+
     checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step
     place: Place | None = None  # the save folder as it is now; None where nobody asked
     latest_tag: str | None = None  # what `latest` says; None when there is no such file
     disagreement: str | None = None  # how `latest` and the other trackers contradict one another, as a sentence
     room_problem: str | None = None  # what there is too little of for the coming saves; None also where not looked at
+    quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints
     overrides: Overrides | None = None  # what overrides.json says; None when there is none
     tensorboard_past: int | None = None  # the largest step in TensorBoard's live event files; None for no TensorBoard
     tensorboard_samples: int | None = None  # the same of tags that are counted in samples
     tensorboard_git: str | None = None  # the git work tree that its folder lies in: something may commit and push it
     wandb: WandbSeen | None = None  # None where nothing is to be done in W&B
-    started_rollbacks: frozenset[str] = frozenset()  # rollbacks that some attempt's run_started has reported
-    baseline: Baseline = field(default_factory=Baseline)  # what the newest attempt reported to run with
-    applies: frozenset[str] | None = None  # keys of overrides.json that the hook declares to apply; None is unknown
-    trainer: str | None = None  # what the trainer calls itself; None where it has not said
-    seeds_used: frozenset[int] = frozenset()
-    positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
-    unhealthy_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
-    spoilt_spans: tuple[SpoiltSpan, ...] = ()  # of the line of descent, by the audits of its starts
-    last_step: int | None = None  # the newest attempt's last global_step; None before its first
-    # the last step of the line that `latest` names: not of an attempt that an undo took back. None before the first
-    trained_to: int | None = None
-    step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
-    world_size: int | None = None  # ranks of the newest attempt, one for each accelerator; None where it has not said
-    incidents: tuple[Incident, ...] = ()
-    bisect: BisectSeen | None = None  # None where no rung asks for one now
-    quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints
-    approvals: Mapping[str, Approval] = field(default_factory=dict)  # incident -> a person's yes to what was proposed
-    kill_file: bool = False  # whether a person's STATE_DIR/KILL is there: every trainer that sees it stops
-    paused: bool = False  # whether `sentinel pause` is in force: sentinel watches and pages, and does not act
 
     def checkpoint(self, tag: str) -> Checkpoint | None:
         return next((c for c in self.checkpoints if c.tag == tag), None)
 
-    def anchor(self, step: int) -> Anchor:
-        """The position at that step, as far as it is known."""
-        return self.positions.get(step, Anchor(global_step=step))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What the trainer has reported to run with."""
+
+    baseline: Baseline = field(default_factory=Baseline)  # of the newest attempt
+    applies: frozenset[str] | None = None  # keys of overrides.json that the hook declares to apply; None is unknown
+    trainer: str | None = None  # what the trainer calls itself; None where it has not said
+    seeds_used: frozenset[int] = frozenset()
+    world_size: int | None = None  # ranks of the newest attempt, one for each accelerator; None where it has not said
 
     def new_seed(self, baseline: Baseline) -> int:
         """One that the run has not had yet."""
         return max(self.seeds_used, default=baseline.seed or 0) + 1
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonsWord:
+    """What a person has said by a file in the state folder."""
+
+    approvals: Mapping[str, Approval] = field(default_factory=dict)  # incident -> a yes to what was proposed
+    kill_file: bool = False  # whether STATE_DIR/KILL is there: every trainer that sees it stops
+    paused: bool = False  # whether `sentinel pause` is in force: sentinel watches and pages, and does not act
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalFacts:
+    """What a decision needs of one attempt's journal."""
+
+    number: int
+    reported: bool = False  # whether it has reported its start
+    rollback: str | None = None  # the rollback that it was started for, as it reports; None for any other
+    made: int = 0  # samples so far
+    saved: bool = False  # whether it has reported a checkpoint
+    finished: bool = False  # whether it has reported its own end
+    end_reason: str | None = None  # how it ended, "finished" only at its planned end; None while it has not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlateauSeen:
+    """A loss that falls more slowly than it should, and does so still."""
+
+    onset_step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingsSeen:
+    """What a decision needs of the journals and of the judge beside the verdict. Steps are optimizer steps."""
+
+    journals: tuple[JournalFacts, ...] = ()  # in the order of the attempts' numbers
+    last_step: int | None = None  # the newest attempt's last global_step; None before its first
+    judged_step: int | None = None  # of the newest reading that the judge has taken, of any attempt; None before it
+    # the last step of the lineage that `latest` names: not of an attempt that an undo took back. None before the first
+    trained_to: int | None = None
+    positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
+    unhealthy_spans: tuple[UnhealthySpan, ...] = ()  # where the lineage's readings were far out of proportion
+    spoilt_spans: tuple[SpoiltSpan, ...] = ()  # of the lineage, by the audits of its starts
+    logit_warning: LogitWarning | None = None  # in force: the largest attention logit is above its limit
+    plateaus: tuple[PlateauSeen, ...] = ()
+
+    def anchor(self, step: int) -> Anchor:
+        """The position at that step, as far as it is known."""
+        return self.positions.get(step, Anchor(global_step=step))
+
     def unhealthy_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
         """The span of unhealthy readings, or of a bad start, that a checkpoint of that step lies in; None for none."""
         spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.unhealthy_spans, *self.spoilt_spans)
         return next((s for s in spans if s.first_step <= step <= s.last_step), None)
-
-    @property
-    def open_incident(self) -> Incident | None:
-        """The incident that is neither closed nor stopped, or None; there is one at most."""
-        return next((i for i in self.incidents if i.status not in ("closed", "stopped")), None)
-
-    @property
-    def next_incident(self) -> int:
-        """The number of the next incident: larger than any that the log, an attempt, a job or the quarantine names. The
-        log alone does not tell: it may have been deleted with the state folder, while the attempt that trains still
-        reports the rollback that it was started for."""
-        rollbacks = self.started_rollbacks | {w.rollback for w in self.jobs.writers if w.rollback}
-        named = {*(i.id for i in self.incidents), *self.quarantined, *rollbacks}
-        return 1 + max((int(found[1]) for name in named if (found := _INCIDENT.match(name))), default=0)
-
-    @property
-    def unfinished(self) -> tuple[Incident, ...]:
-        """Incidents of which an undo, or the last rollback, was begun and not brought to its end; the newest first. A
-        rollback whose job was seen has been carried out, whatever the log had no time to say: what its job has written
-        since is not to be taken back with it."""
-        seen = self.started_rollbacks | {w.rollback for w in self.jobs.writers}
-        half = [i for i in self.incidents if i.undoing or (i.half_done is not None and i.half_done.id not in seen)]
-        return tuple(reversed(half))

@@ -4,9 +4,10 @@ from it."""
 from __future__ import annotations
 
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Outcome, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_outcomes import BisectEnded, IncidentStopped
+from sentinel.plan.outcome import Outcome, Turn
 from sentinel.plan.restart.actions import FollowBisect, StopJob
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.plan.restart.rollback import Plan, on_hold
@@ -20,20 +21,20 @@ def turn_beside(incident: Incident, facts: Facts, policy: Policy) -> Turn | None
     if policy.mode != "act":
         message = f"a bisect of {incident.id} is half done, and mode is {policy.mode}: its probes are left as they are"
         return Turn(reason=message, message=message)
-    if (refused := on_hold(facts.run)) is not None:
+    if (refused := on_hold(facts)) is not None:
         return refused_turn(refused, incident)
-    if (why := hindered(facts.run)) is not None:
+    if (why := hindered(facts.liveness)) is not None:
         return Turn(reason=why, message=why)
     if (facts.newest_attempt or 0) > incident.bisect.after_attempt:
         return stop_turn(
             incident, f"attempt {facts.newest_attempt} began during the bisect of {incident.id}: it is left running"
         )
-    if writers := tuple(w.id for w in facts.run.jobs.writers):
+    if writers := tuple(w.id for w in facts.jobs.writers):
         reason = "the job is stopped before the bisect"
         return Turn(reason=reason, actions=(StopJob(writers),), incident=incident.id)
-    if (why := settles(facts.run)) is not None:
+    if (why := settles(facts.liveness)) is not None:
         return Turn(reason=why, message=why)
-    found = facts.run.bisect
+    found = facts.on_demand.bisect
     if found is not None and found.over:
         ended = BisectEnded(incident=incident.id, reason=found.reason, gpu_hours=found.gpu_hours)
         return Turn(reason=found.reason, records=(ended,))

@@ -1,14 +1,15 @@
-"""incident_turn(incident, facts, policy) -> Turn: an open incident one step further: decide, carry out, prove, hold."""
+"""incident_turn(incident, facts, policy, memory) -> Turn: an open incident one step further: decided, carried out,
+proved, held."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sentinel.judge.recovery_check import Answer
+from sentinel.judge.recovery_check import RecoveryOutcome
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, JournalFacts, Turn, started_for
+from sentinel.plan.facts import Facts, started_for
 from sentinel.plan.incident.baseline import filled
 from sentinel.plan.incident.events import closed, decided, rung_failed, skipped, waiting
 from sentinel.plan.incident.incident import Incident, Proof, Rollback, Skip, digest_of
@@ -23,8 +24,10 @@ from sentinel.plan.incident.log_events import (
     WaitOver,
 )
 from sentinel.plan.incident.log_outcomes import Applied, BisectBegun, ChecksShown
+from sentinel.plan.observation import JournalFacts
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint
-from sentinel.plan.restart.decision import decide, has_not_healed, plan_recovery
+from sentinel.plan.restart.decision import decide_rung, has_not_healed, plan_recovery
 from sentinel.plan.restart.liveness import settles
 from sentinel.plan.restart.rollback import Plan, on_hold, plan_rollback
 from sentinel.plan.starts.evidence import FIRST_STEPS
@@ -33,13 +36,13 @@ from sentinel.plan.turn_bisect import refused_turn, stop_turn, turn_beside
 from sentinel.plan.turn_unfinished import held_turn, removed_turn
 
 
-def incident_turn(incident: Incident, facts: Facts, policy: Policy) -> Turn:
+def incident_turn(incident: Incident, facts: Facts, policy: Policy, memory: Memory) -> Turn:
     if (left := removed_turn(incident)) is not None:
         return left
     if incident.current is None:
-        completed = filled(incident.baseline, facts.run.jobs.script_baseline)
+        completed = filled(incident.baseline, facts.jobs.start.script_baseline)
         if completed == incident.baseline:
-            return _decide(incident, facts, policy)
+            return _decide(incident, facts, policy, memory)
         reason = "the job script could be read: its settings complete the incident's baseline"
         return Turn(reason=reason, records=(BaselineCompleted(incident=incident.id, baseline=completed),))
     if incident.status in ("decided", "applied"):
@@ -49,22 +52,22 @@ def incident_turn(incident: Incident, facts: Facts, policy: Policy) -> Turn:
 
 def to_preview(facts: Facts, policy: Policy) -> Rollback | None:
     """The decision that is to be tried on the job script before the turn; None where none is, or it is known."""
-    incident = facts.run.open_incident
-    if incident is None or incident.current is not None or not facts.run.jobs.rewrites_script:
+    incident = facts.open_incident
+    if incident is None or incident.current is not None or not facts.jobs.start.rewrites_script:
         return None
     decision = _planned(incident, facts, policy).decision
-    known = decision is None or not decision.restart or digest_of(decision) in facts.memory.previews
+    known = decision is None or not decision.restart or digest_of(decision) in facts.on_demand.previews
     return None if known else decision
 
 
 def _planned(incident: Incident, facts: Facts, policy: Policy) -> Plan:
     """Once the job was stopped for probes, the verdict is no longer that of a run that trains."""
     if incident.side_by_side or incident.bisect is not None:
-        return decide(incident, facts.run, policy)
-    return plan_recovery(facts.verdict, facts.run, policy)
+        return decide_rung(incident, facts, policy)
+    return plan_recovery(facts, policy)
 
 
-def _decide(incident: Incident, facts: Facts, policy: Policy) -> Turn:
+def _decide(incident: Incident, facts: Facts, policy: Policy, memory: Memory) -> Turn:
     if (beside := turn_beside(incident, facts, policy)) is not None:
         return beside
     if incident.onset_range is None and not incident.rollbacks:  # it has no onset to choose a target by
@@ -73,7 +76,7 @@ def _decide(incident: Incident, facts: Facts, policy: Policy) -> Turn:
     if well and (not incident.rollbacks or incident.waiting is not None):
         return _closed(incident, "healed", f"the run is {facts.verdict.kind} again, without a rollback")
     if (wait := incident.waiting) is not None:
-        if (reason := has_not_healed(wait, facts.verdict, facts.run)) is not None:
+        if (reason := has_not_healed(wait, facts)) is not None:
             return Turn(reason=reason, records=(WaitOver(incident=incident.id, rung=wait.rung, reason=reason),))
         return Turn(reason=f"{wait.rung!r} watches until step {wait.until_step}")
     plan = _carried_by_the_script(_planned(incident, facts, policy), facts)
@@ -85,12 +88,14 @@ def _decide(incident: Incident, facts: Facts, policy: Policy) -> Turn:
         rung, newest = policy.ladder[incident.tried].name, facts.newest_attempt or 0
         begun = BisectBegun(incident=incident.id, rung=rung, newest_attempt=newest)
         return Turn(reason=plan.reason, records=(begun,))
-    return _shadow(incident, plan, facts) if policy.mode == "observe" else _follow(plan, incident, facts, policy)
+    if policy.mode == "observe":
+        return _shadow(incident, plan, facts)
+    return _follow(plan, incident, facts, policy, memory)
 
 
 def _carried_by_the_script(plan: Plan, facts: Facts) -> Plan:
     decision = plan.decision
-    refusal = facts.memory.previews.get(digest_of(decision)) if decision is not None else None
+    refusal = facts.on_demand.previews.get(digest_of(decision)) if decision is not None else None
     if decision is None or refusal is None:
         return plan
     skip = Skip(rung=decision.rung, hypothesis=decision.hypothesis, reason=refusal)
@@ -99,11 +104,11 @@ def _carried_by_the_script(plan: Plan, facts: Facts) -> Plan:
 
 def _shadow(incident: Incident, plan: Plan, facts: Facts) -> Turn:
     """Mode observe: everything up to the action. Reading a checkpoint is no action upon the run."""
-    jobs, why = facts.run.jobs, plan.refusal or plan.reason
+    jobs, why = facts.jobs, plan.refusal or plan.reason
     if not jobs.known and not jobs.elsewhere:
         message = plan.refusal or jobs.why_unknown
         return Turn(reason=message, message=message)
-    if plan.refusal is not None and plan.refusal == settles(facts.run):  # seconds: what comes of it is told then
+    if plan.refusal is not None and plan.refusal == settles(facts.liveness):  # seconds: what comes of it is told then
         return Turn(reason=why)
     if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
         return Turn(reason=why, actions=plan.actions[:1], on_record=False)
@@ -114,12 +119,12 @@ def _shadow(incident: Incident, plan: Plan, facts: Facts) -> Turn:
     return Turn(reason=why, records=(Shadow.of(incident.id, plan.decision, refusal=plan.refusal),))
 
 
-def _follow(plan: Plan, incident: Incident, facts: Facts, policy: Policy) -> Turn:
+def _follow(plan: Plan, incident: Incident, facts: Facts, policy: Policy, memory: Memory) -> Turn:
     if plan.refusal is not None:
         return refused_turn(plan, incident)
     decision, records = plan.decision, tuple[IncidentEvent, ...]()
     if decision is not None and policy.mode == "approve":
-        answer = _approval(incident, decision, facts, policy)
+        answer = _approval(incident, decision, facts, policy, memory)
         if isinstance(answer, Turn):
             return answer
         records = (answer,)
@@ -129,7 +134,7 @@ def _follow(plan: Plan, incident: Incident, facts: Facts, policy: Policy) -> Tur
     return Turn(reason=plan.reason, records=records, actions=plan.actions[:1], incident=incident.id, rollback=rollback)
 
 
-def _approval(incident: Incident, decision: Rollback, facts: Facts, policy: Policy) -> Approved | Turn:
+def _approval(incident: Incident, decision: Rollback, facts: Facts, policy: Policy, memory: Memory) -> Approved | Turn:
     """A person's yes to just this decision, as the event to record; else the turn that asks for it or waits."""
     digest, proposal = digest_of(decision), incident.proposal
     if proposal is None or proposal.digest != digest:
@@ -137,14 +142,14 @@ def _approval(incident: Incident, decision: Rollback, facts: Facts, policy: Poli
         return Turn(reason=reason, records=(Proposed.of(incident.id, decision, digest=digest),))
     if proposal.expired:
         return Turn(reason="the proposal has expired unanswered: nothing is done")
-    approval = facts.run.approvals.get(incident.id)
+    approval = facts.person.approvals.get(incident.id)
     if approval is not None and approval.digest == digest:
-        if decision.target_tag is None or digest in facts.memory.verified_for:
+        if decision.target_tag is None or digest in memory.verified_for:
             return Approved(incident=incident.id, digest=digest, by=approval.by)
         again = VerifyCheckpoint(decision.target_tag)  # their yes may be hours old
         reason = f"approved by {approval.by}: {decision.target_tag} is read once more"
         return Turn(reason=reason, actions=(again,), incident=incident.id, verified_for=digest)
-    if facts.run.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
+    if facts.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
         reason = f"no approval came within {policy.approve_within_s:.0f} s"
         return Turn(reason=reason, records=(Expired(incident=incident.id, digest=digest),))
     return Turn(reason=f"waits for `sentinel approve {incident.id}`")
@@ -155,10 +160,10 @@ def _carry_on(incident: Incident, rollback: Rollback, facts: Facts, policy: Poli
     if policy.mode == "observe":
         message = f"{rollback.id} is half done, and mode is {policy.mode}: it is left as it is"
         return Turn(reason=message, message=message)
-    plan = plan_rollback(rollback, facts.run, policy)
+    plan = plan_rollback(rollback, facts, policy)
     if plan.refusal is not None:
         return refused_turn(plan, incident)
-    if plan.actions and (held := on_hold(facts.run)) is not None:
+    if plan.actions and (held := on_hold(facts)) is not None:
         return held_turn(incident, rollback, plan, held.refusal or "")
     if plan.actions:
         if (stop := _may_be_its_own(incident, rollback, plan, facts)) is not None:
@@ -178,7 +183,7 @@ def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, facts: F
     """Why checkpoints that came after a rollback was carried out are left where they are: a trainer whose log does not
     tell one life from the next reports no start, and saves them all the same."""
     first = plan.actions[0]
-    reported = rollback.id in facts.run.started_rollbacks
+    reported = rollback.id in facts.started_rollbacks
     if incident.status != "applied" or reported or not isinstance(first, QuarantineCheckpoints):
         return None
     saved = f"{first.tags[0]} … {first.tags[-1]}" if len(first.tags) > 1 else first.tags[0]
@@ -190,30 +195,30 @@ def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, facts: F
 
 def _not_yet_reported(incident: Incident, rollback: Rollback, facts: Facts, policy: Policy) -> Turn:
     """The job was started, and no attempt has reported that it was started for this rollback."""
-    made = made_since(facts.journals, rollback.last_start_attempt)
+    made = made_since(facts.readings.journals, rollback.last_start_attempt)
     if made >= policy.confirm_within_steps:
         return stop_turn(
             incident, f"{rollback.id} was started, {made} steps were made since, and no start report tells the settings"
         )
-    writers, within_s = facts.run.jobs.writers, policy.confirm_within_s
+    writers, within_s = facts.jobs.writers, policy.confirm_within_s
     if writers and all(w.pending for w in writers):
         return Turn(reason="the job waits in the queue, which counts as no delay")
     started = rollback.last_start_unix_s
-    if started is not None and facts.run.now_unix_s - started > within_s:
+    if started is not None and facts.now_unix_s - started > within_s:
         return stop_turn(incident, f"{rollback.id} was started {within_s:.0f} s ago and has not reported its start")
     return Turn(reason=f"{rollback.id} is carried out and has not reported its start yet")
 
 
 def _prove(incident: Incident, rollback: Rollback, attempt: JournalFacts, facts: Facts, policy: Policy) -> Turn:
     """Settles what the new attempt shows of each change, once it has made its first steps, or will make no more."""
-    found, run = facts.evidence, facts.run
+    found = facts.on_demand.evidence
     if found is None:
         return Turn(reason=f"attempt {attempt.number} has not reported its start yet")
     since, begun = rollback.last_start_unix_s or 0.0, found.started.time_unix_s
-    if since <= begun and (not since or begun <= run.now_unix_s):  # else the trainer's clock is another one, or none
+    if since <= begun and (not since or begun <= facts.now_unix_s):  # else the trainer's clock is another one, or none
         since = begun
-    over = run.now_unix_s - since > policy.confirm_within_s or attempt.finished
-    over |= run.jobs.known and not run.jobs.writers
+    over = facts.now_unix_s - since > policy.confirm_within_s or attempt.finished
+    over |= facts.jobs.known and not facts.jobs.writers
     if len(found.samples) < FIRST_STEPS and not over:
         return Turn(reason=f"the proof of {rollback.id} waits for the first {FIRST_STEPS} steps")
     checks = prove(rollback, found, incident.baseline)
@@ -234,8 +239,8 @@ _OF_THE_START = ("rollback", "resumed_from", "first_sample_index")
 def _is_worse(checks: Sequence[Check], facts: Facts) -> bool:
     """Whether what runs is worse than before the rollback, not just unchanged: another checkpoint or other data than
     decided, or a state that is not the one that was saved."""
-    wrong = [check.what for check in checks if check.answer is Proof.CONTRADICTED]
-    return any(what.startswith(_OF_THE_START) for what in wrong) or (facts.start is not None and facts.start.spoils)
+    wrong, start = [c.what for c in checks if c.answer is Proof.CONTRADICTED], facts.on_demand.start
+    return any(what.startswith(_OF_THE_START) for what in wrong) or (start is not None and start.spoils)
 
 
 def _contradicted(checks: Sequence[Check]) -> tuple[Check, str]:
@@ -259,14 +264,14 @@ def _no_effect(
         f"{rollback.id} did not take effect: {wrong.what} should be {wrong.expected!r}, "
         f"and attempt {attempt.number} reports {seen}",
     )
-    if any(other.ignored == rollback.id for other in facts.run.incidents):
+    if any(other.ignored == rollback.id for other in facts.incidents):
         return replace(turn, records=(shown, *turn.records))
-    own = ignored(facts.run.next_incident, rollback, attempt.number, incident.baseline, tuple(checks))
+    own = ignored(facts.next_incident, rollback, attempt.number, incident.baseline, tuple(checks))
     return replace(turn, records=(shown, own, *turn.records))
 
 
 def _hold(incident: Incident, rollback: Rollback, facts: Facts) -> Turn:
-    attempt, verdict, found = started_for(facts, rollback), facts.verdict, facts.recovery
+    attempt, verdict, found = started_for(facts, rollback), facts.verdict, facts.on_demand.recovery
     if attempt is None:
         return Turn(reason=f"the newest attempt was not started for {rollback.id}")
     if verdict.kind is VerdictKind.DIVERGED:
@@ -277,9 +282,9 @@ def _hold(incident: Incident, rollback: Rollback, facts: Facts) -> Turn:
             return _closed(incident, "proved", f"attempt {attempt.number} runs with what was asked for")
         doubts = ", ".join(rollback.doubts)
         return _closed(incident, "not_verified", f"attempt {attempt.number} runs; not verified: {doubts}")
-    if found is None or found.answer is Answer.NOT_YET:
+    if found is None or found.answer is RecoveryOutcome.NOT_YET:
         return Turn(reason=found.reason if found is not None else "its recovery is not known yet")
-    if found.answer is Answer.RECOVERED:
+    if found.answer is RecoveryOutcome.RECOVERED:
         return _closed(incident, "recovered", found.reason)
     return Turn(reason=found.reason, records=(rung_failed(rollback, attempt.number, found.reason, verdict),))
 

@@ -4,9 +4,10 @@ older release began."""
 from __future__ import annotations
 
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Outcome, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident, Rollback
 from sentinel.plan.incident.log_outcomes import IncidentStopped
+from sentinel.plan.outcome import Outcome, Turn
 from sentinel.plan.restart.actions import MOVES_FILES, RestorePinned, StopJob, VerifyCheckpoint
 from sentinel.plan.restart.rollback import Plan, begun_since, on_hold
 from sentinel.plan.turn_bisect import stop_turn
@@ -56,7 +57,7 @@ def undo_turn(incident: Incident, facts: Facts, policy: Policy) -> Turn:
         why = f"the undo of {incident.id} is unfinished: `sentinel undo` completes it"
         return Turn(reason=why, message=why)
     after = incident.undo_after_attempt
-    begun = begun_since(facts.run, after, incident.undo_known_jobs)
+    begun = begun_since(facts, after, incident.undo_known_jobs)
     if after is None or begun is not None:
         began = "an older version began it, and did not record the newest attempt"
         if begun is not None:
@@ -65,7 +66,7 @@ def undo_turn(incident: Incident, facts: Facts, policy: Policy) -> Turn:
         told = (incident.status, incident.note) == ("stopped", why)
         records = () if told else (IncidentStopped(incident=incident.id, reason=why),)
         return Turn(reason=why, message=why, records=records, outcome=Outcome.PERSON_NEEDED)
-    if (held := on_hold(facts.run)) is not None and (facts.run.jobs.writers or not incident.undo_moves):
+    if (held := on_hold(facts)) is not None and (facts.jobs.writers or not incident.undo_moves):
         state = "some of its files have moved" if incident.undo_moves else "none of its files has moved"
         why = f"{held.refusal}; the undo of {incident.id} is unfinished, and {state}: nothing more is done"
         return Turn(reason=why, message=why)

@@ -15,7 +15,7 @@ from sentinel.sources.line_events import (
     Decoder,
     Evaluated,
     Event,
-    Reading,
+    LineReading,
     checkpoint_events,
     fields_of,
 )
@@ -89,7 +89,7 @@ class Fairseq(Decoder):
             raise LineError("an update without its loss or its number")
         if of_epoch:
             self.note = f"{Fairseq.note}; a step here is the mean of an epoch"
-        return (Reading(step, loss * _LN2, rank_of(head), fields),)
+        return (LineReading(step, loss * _LN2, rank_of(head), fields),)
 
 
 class Metaseq(Fairseq):
@@ -149,7 +149,7 @@ class JsonLines(Decoder):
             if step is None:
                 raise LineError("a loss without its step")
             total = whole(str(data.get("total_steps", "")))
-            events.append(Reading(step, loss, rank_of(head), {"time_unix_s": at} | fields, total))
+            events.append(LineReading(step, loss, rank_of(head), {"time_unix_s": at} | fields, total))
         if validated is not None:
             events.append(Evaluated(loss=validated, step=step, time_unix_s=at))
         return events
@@ -188,4 +188,4 @@ class MlPerf(Decoder):
             raise LineError("a loss without its step")
         if step == 0 or self._from_zero:
             self._from_zero, self.note = True, FROM_ZERO
-        return (Reading(step + self._from_zero, loss, rank_of(line[:begin]), fields),)
+        return (LineReading(step + self._from_zero, loss, rank_of(line[:begin]), fields),)

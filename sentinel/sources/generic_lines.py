@@ -17,7 +17,7 @@ from sentinel.sources.line_events import (
     Decoder,
     Evaluated,
     Event,
-    Reading,
+    LineReading,
     checkpoint_events,
 )
 from sentinel.sources.line_text import number, rank_of, time_of, whole
@@ -119,7 +119,7 @@ class Generic(Decoder):
         self._loss = ""  # the name of the loss that is asked for
         self._looks = 0
         # What a progress bar showed last. It is drawn anew for a step first with the loss of the one before.
-        self._bar: Reading | None = None
+        self._bar: LineReading | None = None
 
     def ask(self, columns: Mapping[str, str]) -> None:
         self._columns = {ours: _named(theirs, _COUNT if ours == "step" else VALUE) for ours, theirs in columns.items()}
@@ -190,7 +190,7 @@ class Generic(Decoder):
         bar, self._bar = self._bar, None
         return () if bar is None else (bar,)
 
-    def _reading(self, counted: Counted, head: str, rest: str, text: str) -> Reading:
+    def _reading(self, counted: Counted, head: str, rest: str, text: str) -> LineReading:
         loss, step = number(text.replace(",", "")), counted.step or 0
         if loss is None:
             raise LineError("a loss that is not a number")
@@ -206,7 +206,7 @@ class Generic(Decoder):
         for ours, pattern in self._columns.items():
             if ours not in ("step", "loss") and (found := pattern.search(head + rest)) is not None:
                 fields[ours] = number(found[1].replace(",", ""))
-        return Reading(update, loss, rank_of(head), fields, None if self._epochs.anew else counted.total)
+        return LineReading(update, loss, rank_of(head), fields, None if self._epochs.anew else counted.total)
 
     def _evaluated(self, counted: Counted, head: str, text: str | None) -> Sequence[Event] | None:
         """A validation loss: nanoGPT's `step 0: train loss 4.28, val loss 4.28`; other trainers' evaluations."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from sentinel.sources.alike_lines import AlikeLines
-from sentinel.sources.line_events import Decoder, Evaluated, Event, ProgramEnded, ProgramStarted, Reading, fields_of
+from sentinel.sources.line_events import Decoder, Evaluated, Event, LineReading, ProgramEnded, ProgramStarted, fields_of
 from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.sources.two_jobs import TwoJobs
 from sentinel.vocabulary.errors import LineError
@@ -156,13 +156,13 @@ class HuggingFace(Decoder):
         self._ended = self._announced = False
         if step is not None:
             self.note = ""
-            reading = Reading(step, loss, rank_of(head), fields)
+            reading = LineReading(step, loss, rank_of(head), fields)
             facts = {"resumed_from": self._resumed_step} if resumed else {}
             return (ProgramStarted(facts=facts, certain=True, time_unix_s=at), reading) if starts else (reading,)
         if epoch is not None and math.isfinite(epoch):
             self.jobs.take(epoch, loss, None, announced=starts)
         before, step = self._count, self._counted(epoch, again=starts)
-        reading = Reading(step, loss, rank_of(head), fields)
+        reading = LineReading(step, loss, rank_of(head), fields)
         if before == 0 or (step > before and not starts):
             return (reading,)
         return (ProgramStarted(facts={"resumed_from": step - 1 or None}, certain=True, time_unix_s=at), reading)

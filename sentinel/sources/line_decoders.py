@@ -15,8 +15,8 @@ from sentinel.sources.line_events import (
     Decoder,
     Evaluated,
     Event,
+    LineReading,
     ProgramStarted,
-    Reading,
     checkpoint_events,
     fields_of,
 )
@@ -136,7 +136,7 @@ class _LineDecoder(Decoder):
         if step == 0 and not self._from_zero:
             self._from_zero = True
             self.note = f"{self.note}; {FROM_ZERO}" if self.note else FROM_ZERO
-        return (Reading(step + self._from_zero, loss, rank_of(head), fields, total),)
+        return (LineReading(step + self._from_zero, loss, rank_of(head), fields, total),)
 
     def _of_no_step(self, line: str) -> Sequence[Event] | None:
         pattern = self._pattern
@@ -218,7 +218,9 @@ class _BlockDecoder(Decoder):
         step, total, rank, at = opened
         fields = fields_of(((name.removeprefix("Train "), text) for name, text in items.items()), self.names)
         loss, _ = fields.pop("loss", None), fields.pop("step", None)  # the block's own step counts
-        events: list[Event] = [] if loss is None else [Reading(step, loss, rank, {"time_unix_s": at} | fields, total)]
+        events: list[Event] = (
+            [] if loss is None else [LineReading(step, loss, rank, {"time_unix_s": at} | fields, total)]
+        )
         for name, text in items.items():
             if self._pattern.validation.search(name) and (value := number(text)) is not None:
                 events.append(Evaluated(loss=value, step=step, time_unix_s=at))

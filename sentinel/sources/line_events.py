@@ -20,7 +20,7 @@ FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 her
 
 
 @dataclass(slots=True)
-class Reading:
+class LineReading:
     """One step's readings, as one process wrote them."""
 
     step: int  # completed updates
@@ -73,7 +73,7 @@ class ProgramEnded:
     time_unix_s: float = math.nan
 
 
-Event = Reading | ProgramStarted | Evaluated | Saved | ProgramEnded
+Event = LineReading | ProgramStarted | Evaluated | Saved | ProgramEnded
 
 
 class Decoder:
@@ -128,7 +128,7 @@ def checked(event: Event) -> Event:
     """The event, of a step with fields of Sample alone. LineError where one of its counts or its time is impossible."""
     if event.time_unix_s not in UNIX_SECONDS:
         raise LineError(f"the time should be {UNIX_SECONDS}, not {event.time_unix_s:g}")
-    if isinstance(event, Reading):
+    if isinstance(event, LineReading):
         for name in BESIDE:
             event.fields.pop(name, None)
         if "skipped" in event.fields:

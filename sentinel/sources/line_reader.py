@@ -8,7 +8,7 @@ from types import MappingProxyType
 from sentinel.sources.alike_lines import AlikeLines, AlikeSamples, LineShape
 from sentinel.sources.column_source import Tally
 from sentinel.sources.line_decoders import LineFormat
-from sentinel.sources.line_events import Decoder, Evaluated, Event, Reading, checked
+from sentinel.sources.line_events import Decoder, Evaluated, Event, LineReading, checked
 from sentinel.sources.line_shape import shape_of
 from sentinel.sources.line_text import ANSI, unwrapped
 from sentinel.sources.rank_merge import AttemptMerge
@@ -163,14 +163,14 @@ class LineReader:
             self._shape = shape_of(line, self._read_alone) or self._shape
         return records
 
-    def _read_alone(self, line: str) -> Reading | None:
+    def _read_alone(self, line: str) -> LineReading | None:
         decoder = self._format.decoder()
         decoder.ask(self._columns)
         try:
             (event,) = decoder.decode(line) or (None,)
         except (LineError, ValueError):  # more than one event
             return None
-        return event if isinstance(event, Reading) else None
+        return event if isinstance(event, LineReading) else None
 
     def end(self) -> list[Record]:
         """What is buffered: nothing more is expected for now. Feeding may go on after it."""
@@ -179,7 +179,7 @@ class LineReader:
     def _merged(self, events: Sequence[Event]) -> list[Record]:
         records: list[Record] = []
         for event in events:
-            if type(event) is Reading:
+            if type(event) is LineReading:
                 self.readings += 1
             elif type(event) is Evaluated:
                 self.evaluations += 1

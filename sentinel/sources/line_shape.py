@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sentinel.sources.alike_lines import LineShape, Read
-from sentinel.sources.line_events import BESIDE, Reading
+from sentinel.sources.line_events import BESIDE, LineReading
 from sentinel.sources.line_text import time_of
 
 _CLOCK = r"[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?(?:Z|[-+][0-9]{2}:?[0-9]{2}(?![0-9]))?"
@@ -36,7 +36,7 @@ def _milliseconds(text: str) -> float:
     return float(text) / 1000
 
 
-def shape_of(line: str, read: Callable[[str], Reading | None]) -> LineShape | None:
+def shape_of(line: str, read: Callable[[str], LineReading | None]) -> LineShape | None:
     """The shape of a line; None where its step or its loss is no number of it, or the shape would not hold. `read`
     gives what a line is read as that has no line before it."""
     tokens = list(_TOKEN.finditer(line))
@@ -72,7 +72,7 @@ def shape_of(line: str, read: Callable[[str], Reading | None]) -> LineShape | No
 
 
 def _field_of(
-    token: re.Match[str], line: str, reading: Reading, read: Callable[[str], Reading | None]
+    token: re.Match[str], line: str, reading: LineReading, read: Callable[[str], LineReading | None]
 ) -> tuple[str, Read, str] | None:
     """The field (empty: of none) that a number is, how it is read, and the pattern of its place; None where the number
     has to stay."""
@@ -137,18 +137,18 @@ def _may_be_any(token: re.Match[str]) -> bool:
     return _BEGINS_LINE.fullmatch(before) is None and not (before[-1].isalnum() or before[-1] in "_./-")
 
 
-def _is_odd(reading: Reading) -> bool:
+def _is_odd(reading: LineReading) -> bool:
     """Whether a value is nan or infinite, which changes what the others mean, or the loss is 0 or less."""
     numbers = (value for name, value in _values(reading).items() if type(value) is float and name != "time_unix_s")
     return not all(map(math.isfinite, numbers)) or not (reading.loss or 0.0) > 0.0
 
 
-def _values(reading: Reading) -> dict[str, Any]:
+def _values(reading: LineReading) -> dict[str, Any]:
     ours = {"step": reading.step, "loss": reading.loss, "rank": reading.rank, "total_steps": reading.total_steps}
     return ours | reading.fields
 
 
-def _changed(reading: Reading, other: Reading | None) -> dict[str, Any]:
+def _changed(reading: LineReading, other: LineReading | None) -> dict[str, Any]:
     """The values of the other that differ; a missing one is `rank`, which no number may change."""
     if other is None:
         return {"rank": None}

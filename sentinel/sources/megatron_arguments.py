@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.jobscript.given import Given
 from sentinel.jobscript.megatron_log import HEADER, given_by_log
 from sentinel.jobscript.megatron_options import lr_schedule
@@ -98,7 +98,7 @@ def _schedule(known: Known, style: str) -> dict[str, Any] | None:
     if not known.get("train_iters") or any(known.get(name) for name in by_others) or style not in _STYLES:
         return None
     try:
-        schedule = lr_schedule(Facts(**known), style=style)
+        schedule = lr_schedule(ScriptFacts(**known), style=style)
     except ConfigError:
         return None
     return None if schedule is None else schedule.to_json()

@@ -27,8 +27,8 @@ from sentinel.sources.line_events import (
     Decoder,
     Evaluated,
     Event,
+    LineReading,
     ProgramStarted,
-    Reading,
     Saved,
     checkpoint_events,
     fields_of,
@@ -129,7 +129,7 @@ class Megatron(Decoder):
             return _of_checkpoint(line)
         return None
 
-    def _readings(self, line: str, found: re.Match[str]) -> tuple[Reading, ...]:
+    def _readings(self, line: str, found: re.Match[str]) -> tuple[LineReading, ...]:
         """One; several where other processes have swallowed the ends of the lines between them."""
         of_so_many = line[found.end(1) : found.end(2)]  # "/ 500", which the other line has as well, is soon looked for
         following = None
@@ -147,7 +147,7 @@ class Megatron(Decoder):
         first = self._reading(line[:bar], found)
         return (first,) if again is None else (first, *self._readings(rest, again))
 
-    def _reading(self, line: str, found: re.Match[str]) -> Reading:
+    def _reading(self, line: str, found: re.Match[str]) -> LineReading:
         step = whole(found[1])
         if step is None:
             raise LineError("an iteration that is not a number")
@@ -167,7 +167,7 @@ class Megatron(Decoder):
             raise LineError("cut before its loss")
         fields["time_unix_s"] = time_of(head)
         loss = self._judged(step, fields)
-        return Reading(step, loss, rank_of(head), fields, whole(found[2]) if found[2] else None)
+        return LineReading(step, loss, rank_of(head), fields, whole(found[2]) if found[2] else None)
 
     def _judged(self, step: int, fields: dict[str, Any]) -> float:
         """The loss; corrects the fields for skipped steps and for a grad norm of an earlier step."""
@@ -244,7 +244,7 @@ class NeMo(Decoder):
         head = line[: found.start()] if found else ""
         fields["time_unix_s"] = time_of(head)
         total = whole(found[2]) if found else None
-        events: list[Event] = [Reading(step + 1, loss, rank_of(head), fields, total and total + 1)]
+        events: list[Event] = [LineReading(step + 1, loss, rank_of(head), fields, total and total + 1)]
         if validated is not None and validated != self._validated:  # the newest is repeated on every line
             self._validated = validated
             events.append(Evaluated(loss=validated, time_unix_s=fields["time_unix_s"]))

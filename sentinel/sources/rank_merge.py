@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from sentinel.sources.alike_lines import AlikeLines, AlikeSamples
-from sentinel.sources.line_events import Evaluated, Event, ProgramEnded, ProgramStarted, Reading, Saved
+from sentinel.sources.line_events import Evaluated, Event, LineReading, ProgramEnded, ProgramStarted, Saved
 from sentinel.sources.two_jobs import Apart, TwoJobs
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import LrSchedule
@@ -34,7 +34,7 @@ class AttemptMerge:
     def __init__(self, *, one_writer: bool) -> None:
         self._one_writer = one_writer
         self._attempt = 0
-        self._open: Reading | None = None  # the step that other ranks may still report
+        self._open: LineReading | None = None  # the step that other ranks may still report
         self._losses: list[float] = []
         self._ranks: set[str | None] = set()
         self._newest: dict[str | None, int] = {}
@@ -62,7 +62,7 @@ class AttemptMerge:
 
     def take(self, event: Event) -> list[Record]:
         """The records that are complete with this event."""
-        if type(event) is Reading:
+        if type(event) is LineReading:
             return self._reading(event)
         if isinstance(event, ProgramStarted):
             return self._started(event)
@@ -106,7 +106,7 @@ class AttemptMerge:
         at, step = self._attempt, reading.step
         return [Sample(attempt=at, global_step=step, loss=loss, loss_spread=spread, **reading.fields)]
 
-    def _reading(self, reading: Reading) -> list[Record]:
+    def _reading(self, reading: LineReading) -> list[Record]:
         current = self.last_step
         went_back = self._attempt > 0 and reading.step <= current
         if went_back and self._start is None and (self._is_repeated(reading) or self._is_late(reading)):
@@ -125,7 +125,7 @@ class AttemptMerge:
             records += self.complete()
         return records
 
-    def _is_repeated(self, reading: Reading) -> bool:
+    def _is_repeated(self, reading: LineReading) -> bool:
         """Whether it is the open step from another rank; its loss is then added to that step."""
         current = self._open
         if current is None or reading.step != current.step or _of_another_job(reading, current):
@@ -146,7 +146,7 @@ class AttemptMerge:
             self._newest[reading.rank] = reading.step
         return True
 
-    def _is_late(self, reading: Reading) -> bool:
+    def _is_late(self, reading: LineReading) -> bool:
         """Whether it is a rank's line of a step that the other ranks have completed; it is then passed over."""
         known = next((past for past in self._past if past[0] == reading.step), None)
         if known is None:
@@ -167,7 +167,7 @@ class AttemptMerge:
         self._start = event
         return self.complete()
 
-    def _starts_attempt(self, reading: Reading, current: int) -> bool:
+    def _starts_attempt(self, reading: LineReading, current: int) -> bool:
         """Whether the reported start begins an attempt; a checkpoint that was loaded does where the steps follow it."""
         start = self._start
         if start is None or start.certain:
@@ -178,7 +178,7 @@ class AttemptMerge:
         self._start = None
         return False
 
-    def _begin(self, reading: Reading, *, went_back: bool) -> list[Record]:
+    def _begin(self, reading: LineReading, *, went_back: bool) -> list[Record]:
         start, self._start = self._start or ProgramStarted(), None
         parent = self._attempt or None
         self._attempt += 1
@@ -250,7 +250,7 @@ def _mean_and_spread(losses: list[float]) -> tuple[float, float | None]:
     return mean, max(losses) - min(losses) if math.isfinite(mean) else math.nan
 
 
-def _facts_of_start(printed: Mapping[str, Any], first: Reading, interval: int) -> dict[str, Any]:
+def _facts_of_start(printed: Mapping[str, Any], first: LineReading, interval: int) -> dict[str, Any]:
     """Fields of RunStarted: what the program printed, and what its first line of readings adds. The first sample's
     index is counted back from the first line, where the batch did not grow in between."""
     facts = dict(printed)
@@ -268,7 +268,7 @@ def _facts_of_start(printed: Mapping[str, Any], first: Reading, interval: int) -
     return facts
 
 
-def _first_lr(schedule: Mapping[str, Any] | None, first: Reading, resumed: int) -> float | None:
+def _first_lr(schedule: Mapping[str, Any] | None, first: LineReading, resumed: int) -> float | None:
     """The LR of the first step: by the schedule where that agrees with the first line, else as the line shows it."""
     shown: float | None = first.fields.get("lr")
     if schedule is None or shown is None:
@@ -281,7 +281,7 @@ def _first_lr(schedule: Mapping[str, Any] | None, first: Reading, resumed: int) 
     return lr.lr(step=resumed + 1) if agrees else shown
 
 
-def _of_another_job(reading: Reading, other: Reading) -> bool:
+def _of_another_job(reading: LineReading, other: LineReading) -> bool:
     """Whether two readings of one step are of two jobs: ranks of one job have the same LR and the same end."""
     if reading.rank is not None or other.rank is not None:
         return False

@@ -11,7 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from sentinel.sources.line_events import Event, Reading
+from sentinel.sources.line_events import Event, LineReading
 from sentinel.sources.line_text import number
 
 EXPLAINED = ("step", "loss", "lr", "grad_norm")
@@ -44,10 +44,10 @@ class TakenNames:
             return
         self._lines.append(line[:_LONGEST])
         for event in events:
-            if isinstance(event, Reading):
+            if isinstance(event, LineReading):
                 self._readings += 1
                 self._count(event)
-        if any(isinstance(event, Reading) for event in events):
+        if any(isinstance(event, LineReading) for event in events):
             while len(self._lines) > 1:  # a progress bar and a block are read when the next one has begun
                 self._lines.popleft()
 
@@ -57,7 +57,7 @@ class TakenNames:
         found = {name: words.most_common(1)[0][0] for name, words in self._words.items() if words}
         return found | {name: "(counted)" for name, words in found.items() if not words}
 
-    def _count(self, reading: Reading) -> None:
+    def _count(self, reading: LineReading) -> None:
         digits = ((m, line) for line in self._lines for m in _DIGITS.finditer(line))
         numbers = [(found, m, line) for m, line in digits if (found := number(m[0].replace(",", ""))) is not None]
         values = {"loss": reading.loss, "lr": reading.fields.get("lr"), "grad_norm": reading.fields.get("grad_norm")}

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from sentinel.adapters.prometheus.api import NotUnderstood, Series, TooMuch
+from sentinel.adapters.prometheus.api import NotUnderstood, PromSeries, TooMuch
 from sentinel.adapters.prometheus.source import ScrapedRuns
 from sentinel.vocabulary.errors import ScrapeError
 from sentinel.vocabulary.sample import Record
@@ -20,23 +20,23 @@ class Stored:
 
     host = "stored"
 
-    def __init__(self, series: Sequence[Series], beside: Sequence[str] = ()) -> None:
+    def __init__(self, series: Sequence[PromSeries], beside: Sequence[str] = ()) -> None:
         self.away, self.longest_s, self.asked, self.unbearable = False, math.inf, 0, ""
         self.asked_for: list[list[str]] = []
         self.hold(series, beside)
 
-    def hold(self, series: Sequence[Series], beside: Sequence[str] = ()) -> None:
+    def hold(self, series: Sequence[PromSeries], beside: Sequence[str] = ()) -> None:
         """From now on these, and no others."""
         self._of = {
-            name: [Series(labels=s.labels | {"run": name}, values=s.values) for s in series]
+            name: [PromSeries(labels=s.labels | {"run": name}, values=s.values) for s in series]
             for name in ("small", *beside)
         }
 
-    def of(self, run: str) -> list[Series]:
+    def of(self, run: str) -> list[PromSeries]:
         """All of one run's."""
         return self._of[run]
 
-    def scraped(self, selector: str, since: float, until: float) -> list[Series]:
+    def scraped(self, selector: str, since: float, until: float) -> list[PromSeries]:
         """As Api's."""
         self.asked += 1
         selects = matcher(selector)

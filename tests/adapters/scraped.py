@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.recorded.curves import read_curve
-from sentinel.adapters.prometheus.api import Point, Series
+from sentinel.adapters.prometheus.api import Point, PromSeries
 from sentinel.adapters.prometheus.scrapes import Steps, scrapes_of
 from sentinel.vocabulary.loss_ratio import loss_ratio
 from sentinel.vocabulary.sample import Record, Sample, ScrapedSample
@@ -38,7 +38,9 @@ def recorded(name: str) -> list[Sample]:
     return made
 
 
-def scraped(samples: Sequence[Sample], at: Iterable[float], *, by: str = "a", run: str = "small") -> Iterator[Series]:
+def scraped(
+    samples: Sequence[Sample], at: Iterable[float], *, by: str = "a", run: str = "small"
+) -> Iterator[PromSeries]:
     """What scrapes at these moments see of one attempt, whose steps end at their samples' times."""
     now = 0.0
     collector = StepCollector(run, samples[0].attempt, clock=lambda: now)
@@ -53,7 +55,7 @@ def scraped(samples: Sequence[Sample], at: Iterable[float], *, by: str = "a", ru
         for family in collector.collect():
             for one in family.samples:
                 labels = {"__name__": one.name, **one.labels, "instance": by}
-                yield Series(labels=labels, values=(Point(moment, one.value),))
+                yield PromSeries(labels=labels, values=(Point(moment, one.value),))
 
 
 def with_loss(samples: Sequence[Sample], step: int, loss: float, **more: bool) -> list[Sample]:
@@ -62,7 +64,7 @@ def with_loss(samples: Sequence[Sample], step: int, loss: float, **more: bool) -
     return [replace(s, loss=loss, loss_ratio=ratio, **more) if s.global_step == step else s for s in samples]
 
 
-def folded(series: Sequence[Series]) -> list[Record]:
+def folded(series: Sequence[PromSeries]) -> list[Record]:
     steps = Steps()
     return [record for scrape in scrapes_of(series) for record in steps.take(scrape)]
 

@@ -361,5 +361,5 @@ def test_a_look_keeps_the_state_and_the_next_command_goes_on_from_it(tmp_path: P
     near = neighbours_of(config)
     again = observer_of(config, replace(near, source=(journals := Counted(near.state_dir)))).look(2000.0)
     assert journals.read == 0
-    assert (again.verdict, again.run.positions) == (first.verdict, first.run.positions)
+    assert (again.verdict, again.facts.readings.positions) == (first.verdict, first.facts.readings.positions)
     assert repr(again.series.events) == repr(first.series.events)

@@ -17,11 +17,11 @@ from typing import ClassVar
 
 import pytest
 
-from sentinel.adapters.prometheus.api import Api, Door, Point, Series, TooMuch, series_in
+from sentinel.adapters.prometheus.api import Api, Door, Point, PromSeries, TooMuch, series_in
 from sentinel.adapters.prometheus.scrapes import Steps, scrapes_of, selector_of
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.judge.events import EventKind
-from sentinel.judge.series import Series as Judged
+from sentinel.judge.series import PromSeries as Judged
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.errors import ScrapeError
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, ScrapedSample
@@ -261,7 +261,7 @@ def test_an_hour_without_scrapes_says_what_the_counters_know(diverging: list[Sam
 def test_a_step_that_goes_back_is_passed_over_and_counted(diverging: list[Sample]) -> None:
     series = list(scraped(diverging[:100], range(10, 101, 10)))
     twisted = [
-        Series(labels=s.labels, values=tuple(Point(105.0 if p.at == 50 else p.at, p.value) for p in s.values))
+        PromSeries(labels=s.labels, values=tuple(Point(105.0 if p.at == 50 else p.at, p.value) for p in s.values))
         for s in series
     ]
     steps = Steps()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.prometheus.api import Api, Door, NotUnderstood, Point, Series
+from sentinel.adapters.prometheus.api import Api, Door, NotUnderstood, Point, PromSeries
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.config import load_config
 from sentinel.config.run_files import state_dir_of
@@ -71,7 +71,7 @@ def test_a_run_that_prometheus_can_not_answer_for_is_alone_in_that() -> None:
 
 def test_a_run_that_is_silent_is_heard_as_soon_as_it_is_there_again_and_nothing_between_is_lost() -> None:
     later = [s for s in SCRAPES if s.values[0].at > 100]
-    moved = [Series(labels=s.labels, values=tuple(Point(p.at + 1000, p.value) for p in s.values)) for s in later]
+    moved = [PromSeries(labels=s.labels, values=tuple(Point(p.at + 1000, p.value) for p in s.values)) for s in later]
     whole = [*(s for s in SCRAPES if s.values[0].at <= 100), *moved]
     asking = Asking(Stored(whole, ["well"]), ["well"])
     assert asking.at(range(5, 1310, 5)) == folded(whole)
@@ -80,7 +80,7 @@ def test_a_run_that_is_silent_is_heard_as_soon_as_it_is_there_again_and_nothing_
 class Slow(Stored):
     """Takes its time, as one in the network does."""
 
-    def scraped(self, selector: str, since: float, until: float) -> list[Series]:
+    def scraped(self, selector: str, since: float, until: float) -> list[PromSeries]:
         time.sleep(0.01)
         return super().scraped(selector, since, until)
 
@@ -105,7 +105,7 @@ class Hanging(Stored):
         super().__init__([])
         self.go, self.waits = threading.Event(), threading.Event()
 
-    def scraped(self, selector: str, since: float, until: float) -> list[Series]:
+    def scraped(self, selector: str, since: float, until: float) -> list[PromSeries]:
         if self.away:
             self.asked += 1
             self.waits.set()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from benchmarks.simulated.checkpoints import make
 from sentinel.act.saved_files import SavedFiles
-from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints, SaveFolder, Seen
+from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints, SaveFolder, SaveFolderSeen
 from sentinel.listings import SETTLE_S, Listings
 
 TICK_NS = int(SETTLE_S * 1e9)  # of a filesystem whose clock is as coarse as any
@@ -96,7 +96,7 @@ CHANGES: tuple[Callable[[Disk, int, int], None], ...] = (
 A_CHANGE = st.tuples(st.sampled_from(CHANGES), STEPS, st.integers(0, 4), st.sampled_from([0.0, 0.5, 1.9, 2.0, 5.0]))
 
 
-def fresh(disk: Disk) -> Seen:
+def fresh(disk: Disk) -> SaveFolderSeen:
     return Checkpoints(disk.folder).look(fresh=True)
 
 

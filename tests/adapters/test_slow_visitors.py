@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.exposition.server import Certificate, Token
+from sentinel.adapters.exposition.server import TlsCertificate, Token
 from sentinel.adapters.exposition.visitors import ASKS_WITHIN_S, Visitors
 from sentinel.adapters.journal import Journals
 from sentinel.reports.triage.server import Feed, TriageServer
@@ -206,7 +206,7 @@ def test_a_pipe_in_a_certificates_place_is_no_certificate(tmp_path: Path) -> Non
     assert "ca_file" in done.stdout
     assert "it is no regular file" in done.stdout
     assert "ConfigError" in done.stderr
-    served = Certificate(certificate, key)
+    served = TlsCertificate(certificate, key)
     before = served.context()
     certificate.unlink()
     os.mkfifo(certificate)

@@ -79,7 +79,7 @@ def test_a_look_at_a_long_run_keeps_its_last_samples_and_asks_for_none_again(tmp
     for step in range(STEPS + 1, STEPS + 201):
         tell(tmp_path, 1, sample(1, step))
         look = observer.look(step + 1.0)
-    assert look.run.positions == {1000: at(1, 1000), 3100: at(1, 3100)}
+    assert look.facts.readings.positions == {1000: at(1, 1000), 3100: at(1, 3100)}
     assert look.history.latest is not None
     assert (look.history.latest.made, look.series.last_step) == (STEPS + 200, STEPS + 200)
     assert kept() - before <= LAST_SAMPLES * 5 // 4
@@ -97,13 +97,13 @@ def test_a_new_attempt_has_its_ancestors_told_again_once(tmp_path: Path) -> None
         tell(tmp_path, 2, sample(2, step))
         look = observer.look(step + 1.0)
     assert source.asked == [1]
-    assert look.run.positions == {1000: at(1, 1000), 1010: at(2, 1010)}
+    assert look.facts.readings.positions == {1000: at(1, 1000), 1010: at(2, 1010)}
     assert look.history.latest is not None
     assert [s.attempt for s in look.history.lineage(look.history.latest)] == [1] * 1000 + [2] * 20
     assert kept() - before <= LAST_SAMPLES * 5 // 4
     again, _ = watched(config)
     anew = again.look(step + 1.0)
-    assert (anew.run.positions, anew.verdict) == (look.run.positions, look.verdict)
+    assert (anew.facts.readings.positions, anew.verdict) == (look.facts.readings.positions, look.verdict)
     assert (anew.series.level, anew.series.events) == (look.series.level, look.series.events)
 
 
@@ -116,7 +116,7 @@ def test_an_incident_is_opened_with_all_that_came_before_it(tmp_path: Path) -> N
     tell(tmp_path, 1, *(sample(1, s, 9.0) for s in range(STEPS + 1, STEPS + 600)))
     look = observer.look(STEPS + 600.0)
     assert (look.verdict.kind, look.verdict.onset_range) == (VerdictKind.DIVERGED, (STEPS + 1, STEPS + 1))
-    onset = PastReader().read(look, Policy(), lambda _: None).facts.onset
+    onset = PastReader().read(look, Policy(), lambda _: None).facts.on_demand.onset
     assert onset is not None
     assert onset.best_mean == 2.0
     assert (onset.onset_samples, onset.onset_tokens) == (16 * (STEPS + 1), 2048 * (STEPS + 1) + 1)
@@ -140,4 +140,4 @@ def test_what_a_log_told_is_told_again_when_the_log_is_no_more(tmp_path: Path, a
     look = observer.look(1010.0)
     assert look.history.latest is not None
     assert [s.global_step for s in look.history.lineage(look.history.latest)] == list(range(1, STEPS + 1))
-    assert sorted(look.run.positions) == [1000, 2000]
+    assert sorted(look.facts.readings.positions) == [1000, 2000]

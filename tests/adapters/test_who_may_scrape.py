@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.adapters.exposition.exposition import Exposition
-from sentinel.adapters.exposition.server import Certificate, Token
+from sentinel.adapters.exposition.server import TlsCertificate, Token
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.exposition.text import RunWriter
 from sentinel.config import load_config
@@ -64,7 +64,7 @@ def test_a_key_may_be_in_the_certificates_file(keys: Path, tmp_path: Path) -> No
 
 
 def test_versions_of_tls_that_are_broken_are_not_spoken(keys: Path) -> None:
-    context = Certificate(keys / "first.pem", keys / "first.key").context()
+    context = TlsCertificate(keys / "first.pem", keys / "first.key").context()
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
@@ -160,13 +160,13 @@ def test_a_token_that_would_not_do_is_refused_with_the_name_of_its_file(tmp_path
 
 def test_what_cannot_be_used_is_refused_with_the_names_of_the_files(keys: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"certificate: .*/away\.pem can't be read: No such file"):
-        Certificate(tmp_path / "away.pem")
+        TlsCertificate(tmp_path / "away.pem")
     with pytest.raises(ConfigError, match=r"key: .*/away\.key can't be read: No such file"):
-        Certificate(keys / "first.pem", tmp_path / "away.key")
+        TlsCertificate(keys / "first.pem", tmp_path / "away.key")
     with pytest.raises(ConfigError, match=r"first\.pem and the key .*second\.key can't be used together: KEY_VALUES"):
-        Certificate(keys / "first.pem", keys / "second.key")
+        TlsCertificate(keys / "first.pem", keys / "second.key")
     with pytest.raises(ConfigError, match=r"first\.pem and the key .*first\.pem can't be used together"):
-        Certificate(keys / "first.pem")
+        TlsCertificate(keys / "first.pem")
     with pytest.raises(ConfigError, match="a key is of no use without its certificate"):
         Metrics(key=keys / "first.key")
 

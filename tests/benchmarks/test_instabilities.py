@@ -18,7 +18,7 @@ from benchmarks.batched.outcomes import Group, first_lasting, save, verdict
 from benchmarks.batched.training import Setting, State, Training
 from benchmarks.correlation import pooled
 from benchmarks.instabilities import fluctuation, summary
-from sentinel.lab.tune.search import Seen
+from sentinel.lab.tune.search import ProbeSeen
 from sentinel.vocabulary.pacing import FixedLinear, RandomLtdSchedule
 from trainer_hooks.gpt.data import Corpus
 from trainer_hooks.gpt.model import GPT, Block, Shape
@@ -243,8 +243,8 @@ def test_the_summary_is_of_the_longest_runs_and_leaves_out_what_was_not_run(tmp_
 
 
 def test_a_probe_fluctuates_as_sentinel_tune_reads_it() -> None:
-    assert fluctuation([10, 20, 30], [3.0, 2.0, 2.3]) == Seen(fluctuated_at=30, calm_through=30)
-    assert fluctuation([10, 20, 30], [3.0, 2.0, 2.2]) == Seen(calm_through=30)
+    assert fluctuation([10, 20, 30], [3.0, 2.0, 2.3]) == ProbeSeen(fluctuated_at=30, calm_through=30)
+    assert fluctuation([10, 20, 30], [3.0, 2.0, 2.2]) == ProbeSeen(calm_through=30)
 
 
 def test_layers_see_the_tokens_that_random_ltd_keeps_in_the_reference_model() -> None:

@@ -19,7 +19,7 @@ from sentinel.config.run_files import find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.vocabulary.sample import CheckpointSaved, StateLoaded, encode
 from tests.adapters.checkpoint_files import deepspeed
-from tests.plan.test_start_audit import AT, CLEAN, LINE, LOADED, STARTED
+from tests.support.audited_starts import AT, CLEAN, LINE, LOADED, STARTED
 from tests.support.log_lines import lines_of
 
 
@@ -167,7 +167,7 @@ def test_what_an_undo_brings_back_from_after_the_onset_is_not_healthy_whatever_t
 def _clipping(config: Path) -> float | None:
     """What a rollback would keep."""
     read = find_config(str(config), config)
-    return observer_of(read, neighbours_of(read)).look(time.time()).run.baseline.clip_grad
+    return observer_of(read, neighbours_of(read)).look(time.time()).facts.settings.baseline.clip_grad
 
 
 def test_a_pin_that_an_undo_has_set_aside_is_not_promised_back_and_a_newer_one_is_told_apart(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from sentinel.act.kept_turns import KeptTurns
 from sentinel.cli.commands import app
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.errors import SentinelError
 from sentinel.vocabulary.numbers import dump_json
 from tests.plan.simulated_run import World
@@ -28,8 +28,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     turns, world = KeptTurns(folder / "state" / "turns"), World(STORIES["recovers"][0])
     (folder / "state").mkdir()
     for w in world.follow():
-        facts = w.look(w.memory)
-        turns.keep(facts, w.story.policy, next_turn(facts, w.story.policy))
+        facts = w.look()
+        turns.keep(facts, w.story.policy, w.memory, decide(facts, w.story.policy, w.memory))
     (folder / "state" / "incidents.jsonl").write_text("".join(dump_json(e.to_json()) + "\n" for e in world.events))
     return configuration(folder)
 
@@ -123,15 +123,25 @@ DEEP = json.loads("[" * 400 + "]" * 400)
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda d: facts_of(d)["run"].update(checkpoints=DEEP), "can't be explained"),
+        (lambda d: facts_of(d)["folders"].update(checkpoints=DEEP), "can't be explained"),
         (lambda d: facts_of(d).update(verdict="healthy"), "facts.verdict should be an object"),
         (lambda d: facts_of(d).pop("verdict"), "needs the key 'verdict'"),
         (lambda d: turn_of(d)["policy"].update(mode="reckless"), "policy.mode should be one of"),
+        (lambda d: turn_of(d).pop("version"), "is of version 1, and this release reads version 2"),
         (lambda d: turn_of(d).update(events_before=10**6), "had 1000000 events"),
         (lambda d: d.update(events=[{"event": "decided", "time_unix_s": 1.0}] * 30), "can't be explained"),
         (lambda d: d.update(events=[{"event": "decided"}] * 30), "is damaged"),
     ],
-    ids=["deep", "another type", "a key less", "a policy of no version", "events gone", "events torn", "no events"],
+    ids=[
+        "deep",
+        "another type",
+        "a key less",
+        "a policy of no version",
+        "an older release's",
+        "events gone",
+        "events torn",
+        "no events",
+    ],
 )
 def test_a_bundle_that_was_changed_is_explained_or_told(
     change: Callable[[dict[str, Any]], object], sentence: str, bundle: Path
@@ -141,7 +151,7 @@ def test_a_bundle_that_was_changed_is_explained_or_told(
 
 @pytest.mark.parametrize("when", [1e300, -1e18, "nan", "-inf"])
 def test_a_time_that_no_calendar_has_is_shown(when: float | str, bundle: Path) -> None:
-    path = changed(bundle, lambda d: facts_of(d)["run"].update(now_unix_s=when))
+    path = changed(bundle, lambda d: facts_of(d).update(now_unix_s=when))
     for words in (["explain", path], ["explain", path, "--json"]):
         assert asked(*words).exit_code == 0
 
@@ -159,7 +169,7 @@ def test_what_is_nested_deeply_is_explained_or_told(depth: int, bundle: Path) ->
 def test_a_bundle_of_a_newer_version_is_explained_by_what_is_known_of_it(bundle: Path) -> None:
     def newer(document: dict[str, Any]) -> None:
         facts_of(document).update(of_tomorrow=[1])
-        facts_of(document)["run"].update(of_tomorrow=[1])
+        facts_of(document)["liveness"].update(of_tomorrow=[1])
 
     assert asked("explain", changed(bundle, newer)).exit_code == 0
 

@@ -6,15 +6,15 @@ import threading
 from multiprocessing import Pipe
 from typing import Any
 
-from sentinel.daemon.channel import Channel
+from sentinel.daemon.channel import PipeChannel
 from tests.adapters.pagers import until
 
 
 def test_the_newest_message_of_each_key_arrives() -> None:
     ours, theirs = Pipe()
     received: list[tuple[Any, Any]] = []
-    sender = Channel(ours, lambda *_: None, lambda: None)
-    receiver = Channel(theirs, lambda key, message: received.append((key, message)), lambda: None)
+    sender = PipeChannel(ours, lambda *_: None, lambda: None)
+    receiver = PipeChannel(theirs, lambda key, message: received.append((key, message)), lambda: None)
     for number in range(5):
         sender.send("a", number)  # nothing is sent before the start
     sender.send("b", b"x" * 1_000_000)
@@ -28,7 +28,7 @@ def test_the_newest_message_of_each_key_arrives() -> None:
 def test_a_side_that_is_gone_is_noticed_and_nothing_waits_for_it() -> None:
     ours, theirs = Pipe()
     gone = threading.Event()
-    channel = Channel(ours, lambda *_: None, gone.set)
+    channel = PipeChannel(ours, lambda *_: None, gone.set)
     channel.start()
     theirs.close()
     assert gone.wait(60)
@@ -39,7 +39,7 @@ def test_a_side_that_is_gone_is_noticed_and_nothing_waits_for_it() -> None:
 
 def test_a_side_that_reads_nothing_holds_up_nobody_and_what_waits_is_bounded() -> None:
     ours, _theirs = Pipe()
-    sender = Channel(ours, lambda *_: None, lambda: None)
+    sender = PipeChannel(ours, lambda *_: None, lambda: None)
     sender.start()
     for number in range(200):
         sender.send(number % 3, b"x" * 1_000_000)

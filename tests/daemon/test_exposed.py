@@ -17,13 +17,14 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident, Proof, Rollback
 from sentinel.plan.incident.log_events import IncidentEvent
-from sentinel.plan.observation import RunState
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Exemplar, Shown
 from sentinel.vocabulary.sample import Sample
 from tests.support.curves import ALIVE, curve, healthy, sample, spike, tr8
 from tests.support.decisions import DECISION
+from tests.support.facts import look_of
 from tests.support.log_lines import logged
 from tests.support.recovery_plans import incident
 from tests.support.recovery_plans import run as run_state
@@ -31,14 +32,14 @@ from tests.support.recovery_plans import run as run_state
 LABELS = {metric.name: metric.labels for metric in DAEMON_METRICS}
 
 
-def look(samples: Iterable[Sample], run: RunState | None = None, events: Sequence[Mapping[str, Any]] = ()) -> Look:
+def look(samples: Iterable[Sample], facts: Facts | None = None, events: Sequence[Mapping[str, Any]] = ()) -> Look:
     history, series = History(), Series(Thresholds())
     for one in samples:
         history.push(one)
         series.push(one)
-    run = run or run_state(incidents=())
+    facts = facts or run_state(incidents=())
     verdict = judge(series, ALIVE, Thresholds())
-    return Look.of(history, series, run=run, verdict=verdict, events=tuple(events))
+    return look_of(history, series, facts.changed(verdict=verdict, events=tuple(events)))
 
 
 def values(shown: Iterable[Shown]) -> dict[str, float]:
@@ -118,13 +119,13 @@ def test_before_the_first_attempt_there_is_a_verdict_and_no_reading() -> None:
     ],
 )
 def test_where_the_mitigation_of_the_open_incident_stands(changed: dict[str, Any], state: str) -> None:
-    found = seen(curve(healthy, 50), run=run_state(incidents=(_with(replace(DECISION, **changed)),)))
+    found = seen(curve(healthy, 50), facts=run_state(incidents=(_with(replace(DECISION, **changed)),)))
     assert [one for one in MITIGATIONS if found[f"mitigation[{one}]"]] == [state]
 
 
 def test_a_closed_incident_has_no_mitigation_in_force_and_is_counted() -> None:
     found = seen(
-        curve(healthy, 50), run=run_state(incidents=(_with(DECISION, status="closed"), incident(id="incident-2")))
+        curve(healthy, 50), facts=run_state(incidents=(_with(DECISION, status="closed"), incident(id="incident-2")))
     )
     assert not [key for key in found if key.startswith("mitigation")]
     assert (found["incidents[closed]"], found["incidents[open]"], found["incidents[stopped]"]) == (1, 1, 0)
@@ -132,7 +133,7 @@ def test_a_closed_incident_has_no_mitigation_in_force_and_is_counted() -> None:
 
 def test_the_newest_incident_is_told_by_its_opening_also_when_it_is_long_closed() -> None:
     one, two = (incident(id=f"incident-{n}", status="closed", opened_unix_s=1000.0 * n) for n in (1, 2))
-    assert seen(curve(healthy, 50), run=run_state(incidents=(one, two)))["last_incident_timestamp_seconds"] == 2000.0
+    assert seen(curve(healthy, 50), facts=run_state(incidents=(one, two)))["last_incident_timestamp_seconds"] == 2000.0
     assert "last_incident_timestamp_seconds" not in seen(curve(healthy, 50))
 
 
@@ -176,7 +177,7 @@ def test_a_count_of_actions_says_which_incident_the_last_one_was_for() -> None:
 
 def test_budgets_are_what_is_left_and_never_below_zero() -> None:
     spent = run_state(incidents=(_with(replace(DECISION, lost_gpu_hours=3.0)),))
-    at = look(curve(healthy, 50), run=spent)
+    at = look(curve(healthy, 50), facts=spent)
     found = values(exposed("tr8", at, Policy(rollback_budget=3, lost_steps_budget=60, gpu_hours_budget=4.5)))
     assert (found["budget_rollbacks_left"], found["budget_lost_steps_left"]) == (2, 0)
     assert found["budget_gpu_seconds_left"] == 5400
@@ -220,9 +221,9 @@ def test_correlations_are_worked_out_while_something_is_wrong_and_once_a_minute(
     assert ill.verdict.kind is VerdictKind.DIVERGED
     first = correlated.of(ill)
     assert [lead.signal for lead in first] == ["grad_norm"]
-    at_once = ill.known(run=replace(ill.run, now_unix_s=ill.run.now_unix_s + 59))
+    at_once = ill.known(now_unix_s=ill.facts.now_unix_s + 59)
     assert correlated.of(at_once) is first
-    later = ill.known(run=replace(ill.run, now_unix_s=ill.run.now_unix_s + 61))
+    later = ill.known(now_unix_s=ill.facts.now_unix_s + 61)
     assert correlated.of(later) is not first
     assert correlated.of(look(made[:400])) == ()
 

@@ -33,7 +33,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.log_events import Decided
 from sentinel.plan.review.kept_turn import KeptTurn, told
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
@@ -151,7 +151,7 @@ def test_every_turn_can_be_decided_again_and_explained_on_another_machine(
     kept = [KeptTurn.from_json(turns.read(path), log) for _, path in turns.numbers()]
     assert len(kept) > 5
     for one in kept:
-        assert dump_json(told(next_turn(one.facts, one.policy))) == dump_json(one.decided)
+        assert dump_json(told(decide(one.facts, one.policy, one.memory))) == dump_json(one.decided)
 
     def asked(*words: str) -> str:
         command = [*SENTINEL, *words]

@@ -10,49 +10,18 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.adapters.pagers import free_port
-from tests.support.log_lines import lines_of
+from tests.support.rescued_runs import CONFIGURATION, PROGRAM, ROOT, assert_rescued
 
 pytestmark = pytest.mark.full
-
-ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "tests" / "hooks" / "rescued_llama.py"
-CONFIGURATION = """\
-[run]
-name = "llama"
-checkpoints = "checkpoints"
-state_dir = "state"
-
-[launcher]
-command = {command}
-
-[watch]
-poll_interval_s = 0.3
-
-[policy]
-mode = "act"
-margin_steps = 10
-hold_steps = 60
-confirm_within_s = 200
-
-[[policy.ladder]]
-name = "earlier + reseed + LR / 8"
-hypothesis = "this model does not bear this learning rate"
-target = "before_risky_window"
-reseed = true
-lr_factor = 0.125
-"""
 
 
 TWO_RANKS = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port={port}")
@@ -108,33 +77,6 @@ def watched(folder: Path, within_s: float = 400.0, kills: Sequence[float] = ()) 
 )
 def test_a_model_that_diverges_by_itself_is_rolled_back_restarted_with_a_lower_lr_and_recovers(run: Path) -> None:
     assert_rescued(run, watched(run))
-
-
-def assert_rescued(run: Path, incident: Incident) -> None:
-    events: list[dict[str, Any]] = [dict(e) for e in lines_of(run / "state" / "incidents.jsonl")]
-    assert [e["event"] for e in events if e["event"] in ("proved", "not_verified", "not_proved")] == ["proved"]
-    assert incident.status == "closed"
-    records = list(Journals(run / "state").poll())
-    first, second, *_ = (r for r in records if isinstance(r, RunStarted))  # an array's next task finds nothing left
-    target = next(e for e in events if e["event"] == "proved")
-    assert {check["what"]: check["answer"] for check in target["checks"] if check["changed"]}.keys() >= {
-        "seed",
-        "lr_schedule",
-        "lr of the first step",
-        "lr of the first steps",
-    }
-    assert {check["answer"] for check in target["checks"]} == {"confirmed"}
-    assert second.rollback == incident.rollbacks[0].id
-    assert second.lr_schedule is not None
-    assert second.lr_schedule["peak"] == first.lr_schedule["peak"] / 8  # type: ignore[index]
-    assert second.resumed_from is not None
-    assert second.resumed_from in range(10, 60, 10)  # Trainer takes the newest folder, and the newer ones are away
-    last = [r for r in records if isinstance(r, Sample) and r.attempt == second.attempt][-1]
-    ends = [r.reason for r in records if isinstance(r, RunFinished) and r.attempt == second.attempt]
-    assert ends == ["finished"]
-    assert last.loss < 2.6
-    moved = {path.name for path in (run / "checkpoints").rglob("checkpoint-*") if path.parent != run / "checkpoints"}
-    assert f"checkpoint-{second.resumed_from + 10}" in moved
 
 
 @pytest.mark.timeout(600)

@@ -3,15 +3,9 @@ happens to a rank."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 
+from tests.support.rank_cases import Case, run
 from trainer_hooks.ranks import Ranks
 
 pytestmark = pytest.mark.timeout(400)
@@ -22,27 +16,6 @@ CASES = (
     *("no_network_on_one:5:2", "one_hangs:4:2", "one_never_attaches:3:64", "one_without_value:3:64"),
     *("drops:4:2", "stopped:4:2", "killed:5:2", "leaves_a_frozen_peer:4:2", "ends_with_a_slow_thread:6:4"),
 )
-
-Case = dict[int, dict[str, Any]]
-"""{rank: what it has printed, and `exit` and `after_s` of its process}."""
-
-
-def run(*names: str, timeout_s: float = 380) -> dict[str, Case]:
-    ran = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("ranks.py")), *names],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path)),
-        check=False,
-    )
-    sys.stderr.write(ran.stderr[-20000:])  # pytest shows it beside a failure
-    cases: dict[str, Case] = {}
-    for line in ran.stdout.splitlines():
-        told = json.loads(line)
-        cases.setdefault(told["case"], {}).setdefault(told["rank"], {}).update(told)
-    assert set(cases) == set(names), ran.stderr[-4000:]
-    return cases
 
 
 @pytest.fixture(scope="module")

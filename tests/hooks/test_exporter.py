@@ -5,21 +5,18 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import gzip
 import http.client
 import json
 import logging
 import os
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +28,12 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.vocabulary.sample import LayerVariance, Sample
 from tests.adapters.pagers import until
+from tests.support.exporters import basic, collector, keys, scrape, serving, trusting
 from trainer_hooks.export import answers, metrics_server
 from trainer_hooks.export.exporter import Exporter, ExporterSettings, announce
 from trainer_hooks.export.metrics_server import Allowance
-from trainer_hooks.export.step_collector import StepCollector
 
-OPENSSL = shutil.which("openssl") or "openssl"
-EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+__all__ = ["keys"]  # a fixture
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 A_MEGABYTE = LayerVariance(
     attempt=1,
@@ -47,43 +43,6 @@ A_MEGABYTE = LayerVariance(
     adam_variance_l1=(1.0,) * 1_000,
     adam_variance_max=(1.0,) * 1_000,
 )
-
-
-def collector(layers: Callable[[], LayerVariance | None] = lambda: None) -> StepCollector:
-    made = StepCollector("tr8", 1, layers=layers, most_layers=1_000)
-    made.push(Sample(attempt=1, global_step=7, time_unix_s=1.0, loss=7.0, lr=0.5))
-    return made
-
-
-@contextmanager
-def serving(steps: StepCollector | None = None, **settings: object) -> Iterator[tuple[Exporter, list[Exception]]]:
-    failed: list[Exception] = []
-    exporter = Exporter(steps or collector(), ExporterSettings(**settings), failed=failed.append)  # type: ignore[arg-type]
-    try:
-        yield exporter, failed
-    finally:
-        exporter.close()
-
-
-def scrape(
-    exporter: Exporter,
-    path: str = "/metrics",
-    *,
-    method: str = "GET",
-    tls: ssl.SSLContext | None = None,
-    **headers: str,
-) -> tuple[http.client.HTTPResponse, bytes]:
-    """Headers by their names with `_` for `-`."""
-    host = "::1" if ":" in exporter.address else "127.0.0.1"
-    connection: http.client.HTTPConnection
-    if tls is None:
-        connection = http.client.HTTPConnection(host, exporter.port, timeout=60)
-    else:
-        connection = http.client.HTTPSConnection(host, exporter.port, timeout=60, context=tls)
-    with closing(connection):
-        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-        answer = connection.getresponse()
-        return answer, answer.read()
 
 
 def values(text: bytes) -> dict[str, float]:
@@ -160,30 +119,6 @@ def test_a_taken_port_is_replaced_by_a_free_one_and_said(caplog: pytest.LogCaptu
 
 
 # TLS and passwords
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """first.pem and second.pem with their keys, and first's key encrypted."""
-    folder = tmp_path_factory.mktemp("keys")
-    names = "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1"
-    for name in ("first", "second"):
-        where = ("-addext", names, "-keyout", f"{name}.key", "-out", f"{name}.pem")
-        openssl("req", "-x509", *EC_KEY, "-nodes", "-days", "30", "-subj", f"/CN={name}", *where, cwd=folder)
-    openssl("ec", "-aes128", "-passout", "pass:secret", "-in", "first.key", "-out", "encrypted.key", cwd=folder)
-    return folder
-
-
-def openssl(*arguments: str, cwd: Path) -> None:
-    subprocess.run([OPENSSL, *arguments], cwd=cwd, check=True, capture_output=True, timeout=60)
-
-
-def trusting(certificate: Path) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(certificate))
-
-
-def basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def test_with_a_certificate_it_speaks_https_and_nothing_else(keys: Path) -> None:

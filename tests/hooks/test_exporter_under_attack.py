@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hooks.test_exporter import basic, keys, scrape, serving, trusting
+from tests.support.exporters import basic, keys, scrape, serving, trusting
 from trainer_hooks.export.certificate import Certificate
 from trainer_hooks.export.metrics_server import _MOST_OF_AN_ADDRESS
 from trainer_hooks.regular_files import MOST_BYTES, read_regular

@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.judge.history import sentence_of
 from sentinel.vocabulary.sample import RanksStandStill, decode, encode
-from tests.hooks.test_all_ranks import run
+from tests.support.rank_cases import run
 from trainer_hooks.ranks.signs import BEHIND, STOPPED, Sign, Still, record_of, standing_still
 
 NOW = {"attempt": 1, "global_step": 7, "time_unix_s": 1000.0}

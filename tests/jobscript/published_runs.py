@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from sentinel.jobscript.facts import BatchRamp, Curriculum, DeepSpeedJson, Facts
+from sentinel.jobscript.facts import BatchRamp, Curriculum, DeepSpeedJson, ScriptFacts
 
 __all__ = ["PUBLISHED", "SLW", "TR8", "TR8B"]
 
@@ -27,7 +27,7 @@ TR8_SCHEDULE: dict[str, Any] = {
     "gpus_per_node": 4,
     "gated_ffn": False,
 }
-TR8 = Facts(
+TR8 = ScriptFacts(
     **TR8_SCHEDULE,
     hidden_size=16384,
     ffn_hidden_size=20480,
@@ -45,7 +45,7 @@ TR8 = Facts(
 """tr8-104B, experiment 1: its chronicle and its job script of 2021-09-23."""
 
 SLW = Curriculum(min_difficulty=64, max_difficulty=2048, difficulty_step=8, schedule="fixed_linear", total_steps=36_000)
-TR8B = Facts(
+TR8B = ScriptFacts(
     **{
         **TR8_SCHEDULE,
         "train_samples": 600_000_000,
@@ -69,11 +69,11 @@ TR8B = Facts(
 """tr8b-104B, CL experiment 3: its chronicle and its job script tr8b-104B-cl.slurm."""
 
 
-def shape(layers: int, hidden: int, heads: int, **more: Any) -> Facts:
-    return Facts(num_layers=layers, hidden_size=hidden, num_attention_heads=heads, **more)
+def shape(layers: int, hidden: int, heads: int, **more: Any) -> ScriptFacts:
+    return ScriptFacts(num_layers=layers, hidden_size=hidden, num_attention_heads=heads, **more)
 
 
-def gpt3(layers: int, hidden: int, heads: int, billions: float, lr: float, batch_tokens: float) -> Facts:
+def gpt3(layers: int, hidden: int, heads: int, billions: float, lr: float, batch_tokens: float) -> ScriptFacts:
     """Brown et al. 2020, Table 2.1 and appendix B: 300B tokens, warmup 375M, decay 260B, Adam (0.9, 0.95), clip 1."""
     return shape(
         layers,
@@ -96,7 +96,7 @@ def gpt3(layers: int, hidden: int, heads: int, billions: float, lr: float, batch
     )
 
 
-def llama(layers: int, hidden: int, heads: int, ffn: int, billions: float, lr: float, **more: Any) -> Facts:
+def llama(layers: int, hidden: int, heads: int, ffn: int, billions: float, lr: float, **more: Any) -> ScriptFacts:
     """Touvron et al. 2023, Table 2 (arXiv:2302.13971) and the released params.json; LLaMA 2: arXiv:2307.09288."""
     return shape(
         layers,
@@ -121,7 +121,7 @@ def llama(layers: int, hidden: int, heads: int, ffn: int, billions: float, lr: f
     )
 
 
-def pythia(layers: int, hidden: int, heads: int, millions: float, lr: float) -> Facts:
+def pythia(layers: int, hidden: int, heads: int, millions: float, lr: float) -> ScriptFacts:
     """Biderman et al. 2023, Tables 1 and 6 (arXiv:2304.01373): 143000 steps of 1024 x 2048, warmup 1 %."""
     return shape(
         layers,

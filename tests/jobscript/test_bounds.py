@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sentinel.jobscript import SetJson, SetOption, rewrite
 from sentinel.jobscript.derived import batch_schedule, embedding_rows, parameter_count, total_steps
-from sentinel.jobscript.facts import BatchRamp, Facts, declared_parameters, minutes
+from sentinel.jobscript.facts import BatchRamp, ScriptFacts, declared_parameters, minutes
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_log import given_by_log, measured
 from sentinel.jobscript.megatron_options import (
@@ -32,31 +32,31 @@ from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 
 LOG = (Path(__file__).parents[1] / "data" / "megatron_logs" / "llama_1b3_2023-08.log").read_text()
-WHOLE = [f.name for f in fields(Facts) if str(f.type).startswith("int")]
-NUMBERS = [*WHOLE, *(f.name for f in fields(Facts) if str(f.type).startswith("float"))]
+WHOLE = [f.name for f in fields(ScriptFacts) if str(f.type).startswith("int")]
+NUMBERS = [*WHOLE, *(f.name for f in fields(ScriptFacts) if str(f.type).startswith("float"))]
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_number_is_at_most_2_to_the_53(name: str) -> None:
-    assert getattr(Facts(**{name: 2**53}), name) == 2**53
+    assert getattr(ScriptFacts(**{name: 2**53}), name) == 2**53
     with pytest.raises(ConfigError, match=f"{name} should be a number of at most"):
-        Facts(**{name: 2**53 + 1})
+        ScriptFacts(**{name: 2**53 + 1})
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [-1, -1e-9, math.nan, math.inf])
 def test_no_fact_is_negative_or_not_a_number(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{name} should be a positive number"):
-        Facts(**{name: value})
+        ScriptFacts(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["lr", "clip_grad", "train_iters", "save_interval", "hidden_size", "world_size"])
 def test_a_size_is_not_0_and_what_is_off_at_0_may_be(name: str) -> None:
     if name in ("hidden_size", "world_size"):
         with pytest.raises(ConfigError, match="should be a positive number, not 0"):
-            Facts(**{name: 0})
+            ScriptFacts(**{name: 0})
     else:
-        assert getattr(Facts(**{name: 0}), name) == 0
+        assert getattr(ScriptFacts(**{name: 0}), name) == 0
 
 
 @drawn(st.integers(0, 400), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
@@ -108,11 +108,11 @@ def test_parameters_are_the_sum_of_all_matrices_and_vectors(n: int, h: int, v: i
     del told["padded_vocab_size"]
     least, most = _parameters(**told, seq_length=s)
     assert (least, most) == (gpt - embeddings, gpt - embeddings + 262_144 * h * (1 if tied else 2))
-    assert parameter_count(Facts(**told, num_experts=2)) is None
+    assert parameter_count(ScriptFacts(**told, num_experts=2)) is None
 
 
 def _parameters(**told: Any) -> tuple[float, float]:
-    count = parameter_count(Facts(**told))
+    count = parameter_count(ScriptFacts(**told))
     assert count is not None
     return count.least, count.most
 
@@ -120,7 +120,7 @@ def _parameters(**told: Any) -> tuple[float, float]:
 @drawn(st.integers(1, 99_999), st.integers(1, 200), st.sampled_from([1, 2, 4]))
 def test_the_vocabulary_is_padded_to_the_next_multiple(vocabulary: int, by: int, tp: int) -> None:
     padded = embedding_rows(
-        Facts(vocab_size=vocabulary, make_vocab_size_divisible_by=by, tensor_model_parallel_size=tp)
+        ScriptFacts(vocab_size=vocabulary, make_vocab_size_divisible_by=by, tensor_model_parallel_size=tp)
     )
     assert padded == min(n for n in range(vocabulary, vocabulary + by * tp) if n % (by * tp) == 0)
 
@@ -140,7 +140,7 @@ def test_the_vocabulary_is_padded_to_the_next_multiple(vocabulary: int, by: int,
     ],
 )
 def test_a_run_ends_at_whichever_of_its_ends_comes_first(told: dict[str, Any], steps: float | None) -> None:
-    assert total_steps(Facts(**told, global_batch_size=4, seq_length=8)) == steps
+    assert total_steps(ScriptFacts(**told, global_batch_size=4, seq_length=8)) == steps
 
 
 def test_what_a_log_shows_of_its_options_is_true_wherever_it_is_cut() -> None:
@@ -194,13 +194,13 @@ SHOWN: dict[str, Any] = {"lr": 1e-4, "seq_length": 128, "global_batch_size": 4, 
 
 @pytest.mark.parametrize("peak", [1e-5, 1e-4])
 def test_a_run_without_a_minimum_takes_any_peak(peak: float) -> None:
-    made = changes_at(megatron_changes(Wanted(peak_lr=peak), Facts(**SHOWN, train_iters=9)), "first")
+    made = changes_at(megatron_changes(Wanted(peak_lr=peak), ScriptFacts(**SHOWN, train_iters=9)), "first")
     assert SetOption(flag="--lr", value=repr(peak)) in made
 
 
 @pytest.mark.parametrize(("peak", "minimum", "taken"), [(1e-5, 1e-5, True), (1e-5, 1.1e-5, False)])
 def test_a_peak_is_not_below_the_minimum(peak: float, minimum: float, taken: bool) -> None:
-    facts, wanted = Facts(**SHOWN, train_iters=9, min_lr=minimum), Wanted(peak_lr=peak)
+    facts, wanted = ScriptFacts(**SHOWN, train_iters=9, min_lr=minimum), Wanted(peak_lr=peak)
     if taken:
         assert megatron_changes(wanted, facts)
     else:
@@ -229,10 +229,10 @@ def test_an_lr_warmup_ends_before_the_decay(
     shorter = SeqlenWarmup(schedule=SHORT, train_tokens=25600, decay_tokens=20480) if slw else None
     wanted = Wanted(lr_warmup=LrSchedule(peak=6e-5, decay_end=0, warmup=length, unit=unit), seqlen_warmup=shorter)
     if taken:
-        assert megatron_changes(wanted, Facts(**SHOWN, **ends))
+        assert megatron_changes(wanted, ScriptFacts(**SHOWN, **ends))
     else:
         with pytest.raises(ConfigError, match="would not end before the decay"):
-            megatron_changes(wanted, Facts(**SHOWN, **ends))
+            megatron_changes(wanted, ScriptFacts(**SHOWN, **ends))
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_an_option_that_is_given_under_a_condition_is_no_fact(words: str, name: 
 
 
 def test_a_decay_by_tokens_without_a_batch_has_no_known_beginning() -> None:
-    facts = Facts(lr=1e-4, lr_warmup_iters=2, train_iters=90, lr_decay_tokens=6400, seq_length=8)
+    facts = ScriptFacts(lr=1e-4, lr_warmup_iters=2, train_iters=90, lr_decay_tokens=6400, seq_length=8)
     for batch, ends in ((None, (0, 0)), (4, (64, 6400))):
         lr = lr_schedule(replace(facts, global_batch_size=batch), style="cosine")
         assert lr is not None
@@ -376,7 +376,9 @@ def test_a_warmup_in_steps_is_the_script_s_own_within_2_percent(more: float, tak
 
 @pytest.mark.parametrize(("start", "ramps"), [(2, True), (4, False), (6, False)])
 def test_a_ramp_that_begins_at_the_full_batch_is_none(start: int, ramps: bool) -> None:
-    found = batch_schedule(Facts(global_batch_size=4, rampup_batch_size=BatchRamp(start=start, increment=1, samples=8)))
+    found = batch_schedule(
+        ScriptFacts(global_batch_size=4, rampup_batch_size=BatchRamp(start=start, increment=1, samples=8))
+    )
     assert found is not None
     assert found.warms_up is ramps
     assert (found.start, found.ramp_samples) == ((2, 8) if ramps else (4, 0))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, rewrite
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.jobscript.megatron_options import (
     Marked,
     SeqlenWarmup,
@@ -23,7 +23,7 @@ from sentinel.vocabulary.pacing import Adaptive, FixedLinear, LrSchedule, Seqlen
 from tests.jobscript.shell_sandbox import SCRIPTS, config, run
 
 TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
-RUN = Facts(
+RUN = ScriptFacts(
     lr=6e-5,
     min_lr=6e-6,
     seq_length=2048,
@@ -53,11 +53,11 @@ def values(changes: tuple[Change, ...]) -> dict[str, Any]:
     }
 
 
-def first(wanted: Wanted, run_: Facts = RUN) -> dict[str, Any]:
+def first(wanted: Wanted, run_: ScriptFacts = RUN) -> dict[str, Any]:
     return values(changes_at(megatron_changes(wanted, run_), "first"))
 
 
-def later(wanted: Wanted, run_: Facts = RUN) -> dict[str, Any]:
+def later(wanted: Wanted, run_: ScriptFacts = RUN) -> dict[str, Any]:
     return values(changes_at(megatron_changes(wanted, run_), "later"))
 
 
@@ -114,7 +114,7 @@ def test_a_token_decay_of_the_newer_scheduler_goes_on_from_the_checkpoint() -> N
         (NEWER, replace(LONGER, warmup=2_457_600_000, unit="tokens"), "--lr-warmup-tokens"),
     ],
 )
-def test_a_longer_warmup_is_counted_as_the_run_counts(run_: Facts, warmup: LrSchedule, flag: str) -> None:
+def test_a_longer_warmup_is_counted_as_the_run_counts(run_: ScriptFacts, warmup: LrSchedule, flag: str) -> None:
     changed = first(Wanted(lr_warmup=warmup), run_)
     assert {
         name: value for name, value in changed.items() if name.startswith("--lr-warmup") and value != "removed"
@@ -178,7 +178,7 @@ def test_deepspeed_reads_the_staircase_as_the_schedule(schedule: SeqlenSchedule)
         assert scheduler.update_difficulty(step) == schedule.seqlen(step), step
 
 
-REFUSED: list[tuple[Wanted, Facts, str]] = [
+REFUSED: list[tuple[Wanted, ScriptFacts, str]] = [
     (Wanted(peak_lr=1e-6), RUN, "below --min-lr"),
     (Wanted(lr_warmup=replace(LONGER, warmup=126_953_125)), RUN, "would not end before the decay"),
     (Wanted(lr_warmup=replace(LONGER, warmup=500_000, unit="steps")), BY_STEPS, "would not end before the decay"),
@@ -190,7 +190,7 @@ REFUSED: list[tuple[Wanted, Facts, str]] = [
 
 
 @pytest.mark.parametrize(("wanted", "run_", "said"), REFUSED)
-def test_what_megatron_would_refuse_is_refused_here(wanted: Wanted, run_: Facts, said: str) -> None:
+def test_what_megatron_would_refuse_is_refused_here(wanted: Wanted, run_: ScriptFacts, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         megatron_changes(wanted, run_)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.jobscript.facts import BatchRamp, Curriculum, DeepSpeedJson, Facts
+from sentinel.jobscript.facts import BatchRamp, Curriculum, DeepSpeedJson, ScriptFacts
 from sentinel.jobscript.reading import Read, read_command, read_text
 
 
 def known(read: Read) -> dict[str, Any]:
     """All that is known, by name."""
-    facts = {f.name: getattr(read.facts, f.name) for f in fields(Facts)}
+    facts = {f.name: getattr(read.facts, f.name) for f in fields(ScriptFacts)}
     return {name: value for name, value in facts.items() if value is not None}
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.derived import replicas, warmup_steps
-from sentinel.jobscript.facts import Curriculum, Facts
+from sentinel.jobscript.facts import Curriculum, ScriptFacts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_text
-from sentinel.jobscript.script_changes import Known, baseline_of_script, changes_of
+from sentinel.jobscript.script_changes import KnownSettings, baseline_of_script, changes_of
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 
@@ -165,7 +165,9 @@ def test_an_lr_warmup_is_written_in_the_unit_of_the_decision(text: str, unit: st
         anchor=Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_032 * 2048),
         standing=TrainingSettings(lr=replace(own, unit=unit, warmup=warmup)),
     )
-    changes: list[Change] = [each.change for each in changes_of(text, made, Known(scheduler="opt_param-scheduler"))]
+    changes: list[Change] = [
+        each.change for each in changes_of(text, made, KnownSettings(scheduler="opt_param-scheduler"))
+    ]
     assert SetOption(flag=flag, value=str(warmup)) in changes
 
 
@@ -197,7 +199,7 @@ CUSTOM = Curriculum(schedule="custom", min_difficulty=8, max_difficulty=64)
 def test_a_warmup_takes_the_steps_that_its_unit_takes_where_they_can_be_counted(
     facts: dict[str, Any], steps: float | None
 ) -> None:
-    assert warmup_steps(Facts(**facts)) == steps
+    assert warmup_steps(ScriptFacts(**facts)) == steps
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_replicas_are_the_ranks_over_tensor_pipeline_and_context(
     sizes: tuple[int | None, ...], wanted: int | None
 ) -> None:
     names = ("world_size", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-    assert replicas(Facts(**dict(zip(names, sizes, strict=True)))) == wanted
+    assert replicas(ScriptFacts(**dict(zip(names, sizes, strict=True)))) == wanted
 
 
 @pytest.mark.parametrize("value", [11, 1, 4, "$B"])

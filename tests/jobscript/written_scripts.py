@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import cache
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import SeqlenWarmup, Wanted, changes_at, megatron_changes
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.lint import Known, new_scripts
+from sentinel.lint import KnownSettings, new_scripts
 from sentinel.plan.choose.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor
@@ -111,7 +111,7 @@ def _decided(seed: int) -> dict[str, str]:
     try:
         rung = drawn.rung(_WRITABLE)
         made = overrides_for(rung, own, incident="incident-1", rollback="incident-1-r1", anchor=at, new_seed=44)
-        scripts = new_scripts(text, made, Known(scheduler="lr-scheduler"))
+        scripts = new_scripts(text, made, KnownSettings(scheduler="lr-scheduler"))
     except (ScriptRefused, ConfigError) as error:
         return dict.fromkeys(DECIDED, str(error))
     first, later = _difference(scripts.first.diff), _difference(scripts.later.diff)
@@ -124,7 +124,7 @@ def _megatron(seed: int) -> str:
     unit = drawn.one("samples", "steps")
     min_lr, train, decay = drawn.one(0.0, 6e-6), drawn.one(300_000, 300_000_000), drawn.maybe(126_000)
     by_steps = unit == "steps"
-    run = Facts(
+    run = ScriptFacts(
         min_lr=min_lr,
         lr=6e-5,
         seq_length=2048,

@@ -11,9 +11,9 @@ from sentinel.judge.recovery_check import (
     IMPROVES_BY,
     ON_TREND_WITHIN,
     WINDOW,
-    Answer,
     Danger,
     Recovery,
+    RecoveryOutcome,
 )
 from sentinel.judge.series import Series
 from sentinel.vocabulary.overrides import Anchor
@@ -109,12 +109,14 @@ def recovery(
     if verdict is None:
         late = [v.loss for v in validated if v.global_step > past_step]
         verdict = _validated([v.loss for v in validated_before], late)
-    if verdict.answer is Answer.RECOVERED:
+    if verdict.answer is RecoveryOutcome.RECOVERED:
         return verdict
     if drop is not None and dropped:
         return _not_yet(f"{drop.sentence}; that is no recovery: {verdict.reason}", finished)
     if last.global_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps:
-        return Recovery(answer=Answer.FAILED, reason=f"{danger.hold_steps} steps past the danger: {verdict.reason}")
+        return Recovery(
+            answer=RecoveryOutcome.FAILED, reason=f"{danger.hold_steps} steps past the danger: {verdict.reason}"
+        )
     return _not_yet(verdict.reason, finished)
 
 
@@ -122,14 +124,16 @@ def _validated(before: Sequence[float], late: Sequence[float]) -> Recovery:
     """By validation losses, nats: always at full length, of all the data. The last two, one could be luck."""
     best = min((loss for loss in before if math.isfinite(loss)), default=None)
     if best is None:
-        return Recovery(answer=Answer.NOT_YET, reason="nothing before the onset to compare with")
+        return Recovery(answer=RecoveryOutcome.NOT_YET, reason="nothing before the onset to compare with")
     if len(late) < _VALIDATIONS or not all(map(math.isfinite, late[-_VALIDATIONS:])):
-        return Recovery(answer=Answer.NOT_YET, reason="too few steps at full length yet, and too few validations")
+        return Recovery(
+            answer=RecoveryOutcome.NOT_YET, reason="too few steps at full length yet, and too few validations"
+        )
     now, wanted = max(late[-_VALIDATIONS:]), best * (1 - BETTER_BY)
     said = f"the last {_VALIDATIONS} validation losses are {now:.3f} or less"
     if now > wanted:
-        return Recovery(answer=Answer.NOT_YET, reason=f"{said}, wanted {wanted:.3f} (5 % below {best:.3f})")
-    return Recovery(answer=Answer.RECOVERED, reason=f"{said}; the best before the onset was {best:.3f}")
+        return Recovery(answer=RecoveryOutcome.NOT_YET, reason=f"{said}, wanted {wanted:.3f} (5 % below {best:.3f})")
+    return Recovery(answer=RecoveryOutcome.RECOVERED, reason=f"{said}; the best before the onset was {best:.3f}")
 
 
 def _level(
@@ -149,14 +153,14 @@ def _level(
     on_trend = _on_trend(before, now, since[-1].global_step, full_seqlen)
     if best > wanted and not on_trend:
         return Recovery(
-            answer=Answer.NOT_YET,
+            answer=RecoveryOutcome.NOT_YET,
             reason=f"best {WINDOW}-step mean {best:.3f}, wanted {wanted:.3f} (5 % below {danger.best_before:.3f})",
         )
     if now > previous * (1 - IMPROVES_BY) and not on_trend:
-        return Recovery(answer=Answer.NOT_YET, reason=f"the loss stands at {now:.3f}: a plateau")
+        return Recovery(answer=RecoveryOutcome.NOT_YET, reason=f"the loss stands at {now:.3f}: a plateau")
     how = "follows the trend from before the onset" if on_trend and best > wanted else f"is {best:.3f}"
     return Recovery(
-        answer=Answer.RECOVERED,
+        answer=RecoveryOutcome.RECOVERED,
         reason=f"best {WINDOW}-step mean {how}; it was {danger.best_before:.3f} before the onset",
     )
 
@@ -196,5 +200,5 @@ def _past_tokens(sample: Sample, danger: Danger) -> bool:
 
 def _not_yet(reason: str, finished: bool) -> Recovery:
     if finished:
-        return Recovery(answer=Answer.FAILED, reason=f"the run has ended and has not recovered: {reason}")
-    return Recovery(answer=Answer.NOT_YET, reason=reason)
+        return Recovery(answer=RecoveryOutcome.FAILED, reason=f"the run has ended and has not recovered: {reason}")
+    return Recovery(answer=RecoveryOutcome.NOT_YET, reason=reason)

@@ -16,7 +16,7 @@ from scipy.signal import lfilter
 
 from sentinel.judge.analysis.correlation.columns import correlate, correlate_readings, ratios
 from sentinel.judge.analysis.correlation.lagged import (
-    Axis,
+    StepGrid,
     autocorrelation,
     autoregression,
     cross_correlation,
@@ -221,13 +221,13 @@ def test_a_lead_is_found_at_its_lag_with_its_sign(lead: int, interval: int) -> N
 
 
 def test_no_lag_reaches_across_a_rollback() -> None:
-    axis = Axis.of(np.array([1, 2, 3, 4, 3, 4, 5, 2000, 2001]), lags=5)
+    axis = StepGrid.of(np.array([1, 2, 3, 4, 3, 4, 5, 2000, 2001]), lags=5)
     assert (np.diff(axis.cells)[[3, 6]] > 5).all()
     assert np.delete(np.diff(axis.cells), [3, 6]).tolist() == [1] * 6
 
 
 def test_the_axis_has_the_logs_interval_and_keeps_its_holes() -> None:
-    axis = Axis.of(np.array([1, 10, 20, 30, 60, 70, 80]), lags=50)
+    axis = StepGrid.of(np.array([1, 10, 20, 30, 60, 70, 80]), lags=50)
     assert axis.interval_steps == 10
     assert np.diff(axis.cells).tolist() == [1, 1, 1, 3, 1, 1]
     assert np.isnan(axis.spread(np.ones(7))).sum() == 2

@@ -17,9 +17,9 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.restart.decision import Wanted, choose_target, decide, plan_by_hand
+from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
-from tests.support.recovery_plans import DIVERGED, POLICY, checkpoint, incident, run
+from tests.support.recovery_plans import POLICY, checkpoint, incident, run, target_of
 
 PATIENT = Thresholds(outright_factor=math.inf)
 """No verdict before the last symptom's."""
@@ -104,7 +104,7 @@ def test_a_nan_after_a_slow_climb_is_rolled_back_to_before_the_climb(
     assert (alarm.kind, alarm.verdict_step) == ("nan", 1700 + every)
     opened = replace(incident(), onset_range=alarm.onset_range)
     saved = run(checkpoints=tuple(checkpoint(step) for step in range(100, 1800, 100)))
-    assert choose_target(opened, POLICY.ladder[0], saved, POLICY).global_step == target
+    assert target_of(opened, POLICY.ladder[0], saved, POLICY).global_step == target
 
 
 @pytest.mark.parametrize("every", [1, 5, 10])
@@ -172,7 +172,7 @@ def test_checkpoints_of_a_real_run_after_its_blow_up_are_no_targets(llama: list[
             ill.push(record, well=series.alarm is None and series.episode is None)
     state = run(unhealthy_spans=ill.spans)
     saved = [r.global_step for r in llama if isinstance(r, CheckpointSaved)]
-    assert [s for s in saved if state.unhealthy_at(s) is not None] == [375, 400, 420]
+    assert [s for s in saved if state.readings.unhealthy_at(s) is not None] == [375, 400, 420]
     sums = [s for s in ill.spans if s.words == "the sum of sqrt(v)"]
     assert [(s.worst > 1e8, s.usual is not None and s.usual < 100) for s in sums] == [(True, True)]
 
@@ -259,19 +259,19 @@ ILL = UnhealthySpan(first_step=22, last_step=45, words="the sum of sqrt(v)", wor
 def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says_so() -> None:
     """The onset is known too late: 47, where the readings were ill from 22 on."""
     state = run(unhealthy_spans=(ILL,))
-    target = choose_target(incident(), POLICY.ladder[0], state, POLICY)
+    target = target_of(incident(), POLICY.ladder[0], state, POLICY)
     assert target.tag == "global_step20"
     assert (
         "global_step30 contains the divergence: the sum of sqrt(v) was 2e+10 between the steps 22 and 45, "
         "where 100 was usual before" in target.reason
     )
-    plan = decide(incident(), state, POLICY)
+    plan = decide_rung(incident(), state, POLICY)
     assert plan.decision is not None
     assert (plan.decision.target_tag, "2e+10" in plan.reason) == ("global_step20", True)
 
 
 def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> None:
-    target = choose_target(incident(), POLICY.ladder[0], run(unhealthy_spans=(replace(ILL, first_step=5),)), POLICY)
+    target = target_of(incident(), POLICY.ladder[0], run(unhealthy_spans=(replace(ILL, first_step=5),)), POLICY)
     assert target.tag is None
     assert target.reason.startswith("no healthy checkpoint lies")
     assert "2e+10" in target.reason
@@ -280,20 +280,20 @@ def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> 
 
 def test_a_person_rolls_back_to_an_ill_checkpoint_only_with_force() -> None:
     state = run(unhealthy_spans=(ILL,))
-    refused = plan_by_hand(Wanted(to="global_step30"), DIVERGED, state, Policy())
+    refused = plan_by_hand(ManualRollback(to="global_step30"), state, Policy())
     assert refused.decision is None
     assert refused.refusal is not None
     assert "global_step30 contains the divergence" in refused.refusal
     assert "--force" in refused.refusal
-    assert plan_by_hand(Wanted(to="global_step20"), DIVERGED, state, Policy()).refusal is None
-    forced = plan_by_hand(Wanted(to="global_step30", force=True), DIVERGED, state, Policy())
+    assert plan_by_hand(ManualRollback(to="global_step20"), state, Policy()).refusal is None
+    forced = plan_by_hand(ManualRollback(to="global_step30", force=True), state, Policy())
     assert forced.decision is not None
 
 
 @pytest.mark.parametrize(("step", "ill"), [(374, False), (375, True), (400, True), (401, False)])
 def test_a_checkpoint_at_either_end_of_an_illness_has_it(step: int, ill: bool) -> None:
     span = UnhealthySpan(first_step=375, last_step=400, words="the loss", worst=12.0, usual=3.0)
-    assert (run(unhealthy_spans=(span,)).unhealthy_at(step) is not None) is ill
+    assert (run(unhealthy_spans=(span,)).readings.unhealthy_at(step) is not None) is ill
 
 
 KNOWN = Series(Thresholds()).known

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.judge.recovery_check import Answer, Danger, comparable
+from sentinel.judge.recovery_check import Danger, RecoveryOutcome, comparable
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample, Validation
@@ -51,19 +51,19 @@ def plateau(step: int) -> float:
 
 def test_a_run_that_goes_on_falling_has_recovered_and_not_before_it_is_past_the_danger() -> None:
     whole = samples(falling, range(11, 240))
-    first = next(n for n in range(len(whole)) if answer(whole[:n]).answer is Answer.RECOVERED)
+    first = next(n for n in range(len(whole)) if answer(whole[:n]).answer is RecoveryOutcome.RECOVERED)
     assert whole[first].global_step > DANGER.warmup_end_step + 20
 
 
 def test_a_plateau_below_the_old_level_is_not_recovered() -> None:
     whole = samples(plateau, range(11, 300))
     answers = [answer(whole[:n]).answer for n in range(120, len(whole), 10)]
-    assert Answer.RECOVERED not in answers
+    assert RecoveryOutcome.RECOVERED not in answers
     assert "plateau" in answer(whole).reason
 
 
 def test_a_loss_no_better_than_before_is_not_recovered() -> None:
-    assert answer(samples(lambda s: 3.55 - s * 1e-5, range(11, 200))).answer is Answer.NOT_YET
+    assert answer(samples(lambda s: 3.55 - s * 1e-5, range(11, 200))).answer is RecoveryOutcome.NOT_YET
 
 
 def test_a_good_level_that_the_loss_has_left_again_is_not_recovered() -> None:
@@ -74,36 +74,36 @@ def test_a_good_level_that_the_loss_has_left_again_is_not_recovered() -> None:
 
     danger = Danger(onset_step=59, onset_tokens=None, warmup_end_step=60, best_before=3.327, hold_steps=240)
     answers = [answer(samples(left, range(31, end), noise=0.04), danger) for end in range(120, 250, 5)]
-    assert Answer.RECOVERED not in {given.answer for given in answers}
+    assert RecoveryOutcome.RECOVERED not in {given.answer for given in answers}
     assert "above 3.327, the best before the onset" in answers[-1].reason
 
 
 def test_the_end_of_the_run_is_an_answer() -> None:
     given = answer(samples(plateau, range(11, 300)), finished=True)
-    assert given.answer is Answer.FAILED
+    assert given.answer is RecoveryOutcome.FAILED
     assert "has ended" in given.reason
 
 
 def test_patience_has_an_end() -> None:
-    assert answer(samples(plateau, range(11, 500))).answer is Answer.FAILED
+    assert answer(samples(plateau, range(11, 500))).answer is RecoveryOutcome.FAILED
 
 
 def test_a_spike_that_is_open_or_fresh_is_waited_for() -> None:
     spiky = samples(lambda s: falling(s) + (1.5 if 150 <= s < 155 else 0), range(11, 154))
-    assert answer(spiky).answer is Answer.NOT_YET
+    assert answer(spiky).answer is RecoveryOutcome.NOT_YET
     assert "outside its band" in answer(spiky).reason
 
 
 def test_steps_are_not_enough_the_tokens_have_to_be_past_too() -> None:
     short = samples(falling, range(11, 200), seqlen=8)
-    assert answer(short).answer is Answer.NOT_YET
+    assert answer(short).answer is RecoveryOutcome.NOT_YET
 
 
 def test_a_warmup_longer_than_the_run_is_over_with_the_run() -> None:
     long = Danger(
         onset_step=50, onset_tokens=None, warmup_end_step=400, best_before=3.6, hold_steps=300, total_steps=240
     )
-    assert answer(samples(falling, range(11, 241)), long).answer is Answer.RECOVERED
+    assert answer(samples(falling, range(11, 241)), long).answer is RecoveryOutcome.RECOVERED
 
 
 def test_late_in_a_run_the_old_trend_counts() -> None:
@@ -117,9 +117,9 @@ def test_late_in_a_run_the_old_trend_counts() -> None:
     )
     before = samples(late, range(18_000, 20_000), noise=0.002)
     on_trend = samples(late, range(19_900, 20_400), noise=0.002)
-    assert answer(on_trend, danger, before=before).answer is Answer.RECOVERED
+    assert answer(on_trend, danger, before=before).answer is RecoveryOutcome.RECOVERED
     above = samples(lambda s: late(s) * 1.02, range(19_900, 20_400), noise=0.002)
-    assert answer(above, danger, before=before).answer is Answer.NOT_YET
+    assert answer(above, danger, before=before).answer is RecoveryOutcome.NOT_YET
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,14 @@ def test_a_short_length_never_counts_among_the_best() -> None:
 @pytest.mark.parametrize(
     ("onset_tokens", "told", "expected"),
     [
-        (50 * 2048, True, Answer.RECOVERED),
-        (10**9, True, Answer.NOT_YET),  # as under a length warmup: past the onset in steps alone
-        (10**9, False, Answer.RECOVERED),  # the trainer counts no tokens
-        (None, True, Answer.RECOVERED),
+        (50 * 2048, True, RecoveryOutcome.RECOVERED),
+        (10**9, True, RecoveryOutcome.NOT_YET),  # as under a length warmup: past the onset in steps alone
+        (10**9, False, RecoveryOutcome.RECOVERED),  # the trainer counts no tokens
+        (None, True, RecoveryOutcome.RECOVERED),
     ],
 )
 def test_a_restart_has_recovered_once_it_is_past_the_onset_in_tokens_too(
-    onset_tokens: int | None, told: bool, expected: Answer
+    onset_tokens: int | None, told: bool, expected: RecoveryOutcome
 ) -> None:
     since = [s if told else replace(s, consumed_tokens=None) for s in samples(falling, range(31, 150))]
     assert answer(since, replace(DANGER, onset_tokens=onset_tokens)).answer is expected
@@ -208,7 +208,7 @@ def test_a_loss_that_drops_with_the_resume_has_not_recovered(
         )
         given[n] = known
     during = {known.answer for n, known in given.items() if n < 300}
-    assert (Answer.RECOVERED in during, Answer.FAILED in during) == (recovers, False)
+    assert (RecoveryOutcome.RECOVERED in during, RecoveryOutcome.FAILED in during) == (recovers, False)
     if sudden and not validations:
         assert "right after the resume: data that it has seen before" in given[200].reason
-        assert given[390].answer is Answer.FAILED  # it has ended: what was best in it does not count
+        assert given[390].answer is RecoveryOutcome.FAILED  # it has ended: what was best in it does not count

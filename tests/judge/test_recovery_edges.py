@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.judge.recovery_check import Answer, Danger, OldTrend, Recovery, Restart, recovery_of
+from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, RecoveryOutcome, Restart, recovery_of
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample, Validation
@@ -60,10 +60,10 @@ def test_a_restart_has_recovered_once_it_is_5_percent_better_and_still_falls(
     since: list[Sample], recovered: bool, why: str
 ) -> None:
     found = answer(since)
-    assert found.answer is (Answer.RECOVERED if recovered else Answer.NOT_YET)
+    assert found.answer is (RecoveryOutcome.RECOVERED if recovered else RecoveryOutcome.NOT_YET)
     assert why in found.reason
     ended = answer(since, finished=True)
-    assert ended.answer is (Answer.RECOVERED if recovered else Answer.FAILED)
+    assert ended.answer is (RecoveryOutcome.RECOVERED if recovered else RecoveryOutcome.FAILED)
     assert why in ended.reason
 
 
@@ -79,7 +79,7 @@ def test_a_restart_has_recovered_once_it_is_5_percent_better_and_still_falls(
 )
 def test_it_has_failed_the_step_after_it_was_held_for(last: int, danger: Danger, failed: bool) -> None:
     found = answer(levels((last - 80, 2.0)), danger)
-    assert found.answer is (Answer.FAILED if failed else Answer.NOT_YET)
+    assert found.answer is (RecoveryOutcome.FAILED if failed else RecoveryOutcome.NOT_YET)
     assert found.reason.startswith(f"{danger.hold_steps} steps past the danger") is failed
 
 
@@ -87,10 +87,10 @@ def test_it_has_failed_the_step_after_it_was_held_for(last: int, danger: Danger,
 def test_a_warmup_that_outlasts_the_run_counts_as_over_40_steps_before_its_end(
     total: int | None, recovered: bool
 ) -> None:
-    assert (answer(FALLS, replace(DANGER, total_steps=total)).answer is Answer.RECOVERED) is recovered
+    assert (answer(FALLS, replace(DANGER, total_steps=total)).answer is RecoveryOutcome.RECOVERED) is recovered
     late = replace(DANGER, warmup_end_step=500, total_steps=total)
-    assert (answer(FALLS, late).answer is Answer.RECOVERED) is (total is not None)
-    assert answer(FALLS, replace(late, total_steps=161)).answer is Answer.NOT_YET
+    assert (answer(FALLS, late).answer is RecoveryOutcome.RECOVERED) is (total is not None)
+    assert answer(FALLS, replace(late, total_steps=161)).answer is RecoveryOutcome.NOT_YET
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_warmup_that_outlasts_the_run_counts_as_over_40_steps_before_its_end(
 )
 def test_the_tokens_of_the_onset_have_to_be_past_too(tokens: list[int | None], recovered: bool) -> None:
     since = [replace(one, consumed_tokens=t) for one, t in zip(FALLS, tokens, strict=True)]
-    assert (answer(since, replace(DANGER, onset_tokens=7)).answer is Answer.RECOVERED) is recovered
+    assert (answer(since, replace(DANGER, onset_tokens=7)).answer is RecoveryOutcome.RECOVERED) is recovered
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_only_losses_of_all_the_data_at_full_length_compare(
     readings: dict[str, Any], full: int, compares: bool
 ) -> None:
     found = answer([replace(one, **readings) for one in FALLS], full=full)
-    assert (found.answer is Answer.RECOVERED) is compares
+    assert (found.answer is RecoveryOutcome.RECOVERED) is compares
     best = answer([replace(one, **readings) if one.loss < 2 else one for one in FALLS], full=full)
-    assert (best.answer is Answer.RECOVERED) is compares
+    assert (best.answer is RecoveryOutcome.RECOVERED) is compares
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_where_no_training_loss_compares_the_last_two_validations_say_it(
 
     short = [replace(one, seqlen=64) for one in FALLS]
     known = {"validated_before": validations(before, 50), "full": 128}
-    assert (answer(short, **known, validated=validations(since, 121)).answer is Answer.RECOVERED) is recovered
+    assert (answer(short, **known, validated=validations(since, 121)).answer is RecoveryOutcome.RECOVERED) is recovered
     early = validations(since[:-1], 119 - len(since)) + validations(since[-1:], 120)  # 120 is not past the warmup yet
-    assert answer(short, **known, validated=early).answer is Answer.NOT_YET
+    assert answer(short, **known, validated=early).answer is RecoveryOutcome.NOT_YET
 
 
 def test_a_restart_that_follows_the_old_trend_has_recovered_without_being_better() -> None:
@@ -167,10 +167,10 @@ def test_a_restart_that_follows_the_old_trend_has_recovered_without_being_better
         losses = [sample(step, factor * 10.0 * step**-0.1) for step in range(last - 99, last + 1)]
         return answer(losses, danger, old=old)
 
-    assert follows(1.0).answer is Answer.RECOVERED
+    assert follows(1.0).answer is RecoveryOutcome.RECOVERED
     assert "follows the trend" in follows(1.0).reason
-    assert follows(1.02).answer is Answer.NOT_YET
-    assert follows(1.0, last=802).answer is Answer.RECOVERED
+    assert follows(1.02).answer is RecoveryOutcome.NOT_YET
+    assert follows(1.0, last=802).answer is RecoveryOutcome.RECOVERED
     assert "follows the trend" not in follows(1.0, last=803).reason
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.judge.readings import Readings
-from sentinel.judge.recovery_check import Answer, Danger
+from sentinel.judge.recovery_check import Danger, RecoveryOutcome
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge_past
@@ -153,7 +153,7 @@ def test_nothing_has_recovered_by_a_loss_that_does_not_compare(name: str) -> Non
     easy = [replace(s, loss=0.1) for s in unlike]
     danger = Danger(onset_step=AT, onset_tokens=None, warmup_end_step=AT, best_before=2.75, hold_steps=400)
     told = recovery([], easy, Series(Thresholds()), danger, full_seqlen=128, finished=False)
-    assert told.answer is Answer.NOT_YET
+    assert told.answer is RecoveryOutcome.NOT_YET
 
 
 EARLY = 60
@@ -166,7 +166,7 @@ def test_where_the_training_loss_can_not_tell_the_validations_do(name: str) -> N
     followed, validations = records(name)
     danger = Danger(onset_step=EARLY, onset_tokens=None, warmup_end_step=AT, best_before=None, hold_steps=400)
 
-    def answers(until: int, known: Sequence[Validation]) -> Answer:
+    def answers(until: int, known: Sequence[Validation]) -> RecoveryOutcome:
         since = [s for s in followed if AT < s.global_step <= until]
         return recovery(
             [],
@@ -180,8 +180,8 @@ def test_where_the_training_loss_can_not_tell_the_validations_do(name: str) -> N
         ).answer
 
     given = [answers(until, validations) for until in range(AT + 10, 401, 10)]
-    assert given[0] is Answer.NOT_YET
-    assert given[-1] is Answer.RECOVERED
-    assert answers(400, ()) is Answer.NOT_YET
+    assert given[0] is RecoveryOutcome.NOT_YET
+    assert given[-1] is RecoveryOutcome.RECOVERED
+    assert answers(400, ()) is RecoveryOutcome.NOT_YET
     no_better = [replace(v, loss=max(v.loss, 2.8)) for v in validations]
-    assert answers(400, no_better) is Answer.NOT_YET
+    assert answers(400, no_better) is RecoveryOutcome.NOT_YET

@@ -21,8 +21,8 @@ from sentinel.jobscript.derived import (
     total_steps,
     warmup_steps,
 )
-from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, Facts
-from sentinel.lint import RESTART_RULES, RULES, Finding, lint, lint_before_restart
+from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, ScriptFacts
+from sentinel.lint import RESTART_RULES, RULES, LintFinding, lint, lint_before_restart
 from sentinel.lint.finding import source_of
 from sentinel.vocabulary.errors import ConfigError
 from tests.jobscript.published_runs import PUBLISHED, SLW, TR8, TR8B
@@ -30,7 +30,7 @@ from tests.jobscript.published_runs import PUBLISHED, SLW, TR8, TR8B
 PAGE = Path(__file__).parents[2] / "docs" / "LINT_RULES.md"
 
 
-def said(facts: Facts, what: str) -> list[Finding]:
+def said(facts: ScriptFacts, what: str) -> list[LintFinding]:
     return [finding for finding in lint(facts) if finding.what == what]
 
 
@@ -99,17 +99,19 @@ def test_parameters_come_out_as_published(name: str, billions: float) -> None:
 
 def test_parameters_come_out_to_the_last_one() -> None:
     """As the released weights of GPT-2 XL and LLaMA 7B have them."""
-    gpt2 = Facts(num_layers=48, hidden_size=1600, num_attention_heads=25, seq_length=1024, vocab_size=50257)
+    gpt2 = ScriptFacts(num_layers=48, hidden_size=1600, num_attention_heads=25, seq_length=1024, vocab_size=50257)
     assert parameter_count(gpt2) == ParameterCount(1_557_611_200, 1_557_611_200)
     assert parameter_count(PUBLISHED["LLaMA 7B"]) == ParameterCount(6_738_415_616, 6_738_415_616)
-    assert parameter_count(Facts(num_layers=1, hidden_size=8, num_experts=2)) is None
+    assert parameter_count(ScriptFacts(num_layers=1, hidden_size=8, num_experts=2)) is None
     unsaid = replace(PUBLISHED["LLaMA 7B"], ffn_hidden_size=None)
     assert parameter_count(unsaid) == parameter_count(replace(unsaid, ffn_hidden_size=8 * 4096 / 3))
 
 
 @given(n=st.integers(1, 200), h=st.integers(1, 500).map(lambda x: 64 * x), v=st.integers(1, 300_000))
 def test_the_count_is_the_formula_of_the_chronicle(n: int, h: int, v: int) -> None:
-    count = parameter_count(Facts(num_layers=n, hidden_size=h, vocab_size=v, seq_length=2048, num_attention_heads=8))
+    count = parameter_count(
+        ScriptFacts(num_layers=n, hidden_size=h, vocab_size=v, seq_length=2048, num_attention_heads=8)
+    )
     assert count is not None
     assert count.least == pytest.approx(n * (12 * h * h + 13 * h) + v * h + 2048 * h + 2 * h)
 
@@ -368,7 +370,7 @@ CASES: list[tuple[str, dict[str, Any], str | None]] = [
 def test_a_rule_speaks_just_outside_and_is_silent_just_inside(
     what: str, facts: dict[str, Any], severity: str | None
 ) -> None:
-    assert {finding.severity for finding in said(Facts(**facts), what)} == ({severity} if severity else set())
+    assert {finding.severity for finding in said(ScriptFacts(**facts), what)} == ({severity} if severity else set())
 
 
 def test_every_rule_has_a_case_where_it_speaks_and_one_where_it_is_silent() -> None:
@@ -462,18 +464,18 @@ SAYS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("what", "facts", "fragment"), SAYS, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_sentence_has_the_numbers_and_what_would_be_right(what: str, facts: dict[str, Any], fragment: str) -> None:
-    sentences = [finding.sentence for finding in said(Facts(**facts), what)]
+    sentences = [finding.sentence for finding in said(ScriptFacts(**facts), what)]
     assert any(fragment in sentence for sentence in sentences) if fragment else not sentences, sentences
 
 
 @pytest.mark.parametrize(("consumed", "batch"), [(0, 8), (249, 8), (250, 24), (499, 24), (500, 40), (999, 56)])
 def test_a_run_that_resumes_is_asked_from_its_own_stage_on(consumed: int, batch: int) -> None:
-    facts = Facts(global_batch_size=72, **RANKS, **ramp(8, 16), consumed_samples=consumed)
+    facts = ScriptFacts(global_batch_size=72, **RANKS, **ramp(8, 16), consumed_samples=consumed)
     assert [f"start {batch} is not" in finding.sentence for finding in said(facts, "batch_ramp_divides")] == [True]
 
 
 def test_nothing_known_is_nothing_said() -> None:
-    assert lint(Facts()) == ()
+    assert lint(ScriptFacts()) == ()
 
 
 def test_errors_come_first() -> None:
@@ -486,12 +488,12 @@ def numbers(f: Any) -> st.SearchStrategy[Any]:
     return st.none() | (st.integers(1, 10**13) if "int" in str(f.type) else st.floats(1e-9, 1e13))
 
 
-PLAIN = [f for f in fields(Facts) if str(f.type) in ("int | None", "float | None")]
+PLAIN = [f for f in fields(ScriptFacts) if str(f.type) in ("int | None", "float | None")]
 
 
 @given(st.fixed_dictionaries({}, optional={f.name: numbers(f) for f in PLAIN}), st.booleans(), st.booleans())
 def test_whatever_is_known_every_sentence_is_whole(known: dict[str, Any], with_slw: bool, gated: bool) -> None:
-    facts = Facts(
+    facts = ScriptFacts(
         **known,
         gated_ffn=gated,
         precision="fp16",
@@ -506,7 +508,7 @@ def test_whatever_is_known_every_sentence_is_whole(known: dict[str, Any], with_s
 
 @given(tokens=st.integers(1, 3 * 10**7), steps=st.integers(1, 2_000))
 def test_tokens_under_slw_are_the_sum_of_its_lengths(tokens: int, steps: int) -> None:
-    facts = Facts(seq_length=2048, global_batch_size=10, curriculum=replace(SLW, total_steps=steps))
+    facts = ScriptFacts(seq_length=2048, global_batch_size=10, curriculum=replace(SLW, total_steps=steps))
     found, schedule = steps_of(facts, "tokens", tokens), curriculum_schedule(facts)
     assert found is not None
     assert schedule is not None
@@ -518,20 +520,21 @@ def test_tokens_under_slw_are_the_sum_of_its_lengths(tokens: int, steps: int) ->
 def test_a_number_that_no_run_has_is_refused() -> None:
     for wrong in ({"hidden_size": 0}, {"num_layers": -1}, {"lr": math.nan}, {"step_time_s": math.inf}):
         with pytest.raises(ConfigError):
-            Facts(**wrong)
-    assert Facts(save_interval=0, clip_grad=0.0).save_interval == 0
+            ScriptFacts(**wrong)
+    assert ScriptFacts(save_interval=0, clip_grad=0.0).save_interval == 0
 
 
 def test_replicas_and_rows_follow_from_the_rest() -> None:
     assert replicas(TR8) == 8
-    assert replicas(Facts(world_size=8)) is None
+    assert replicas(ScriptFacts(world_size=8)) is None
     assert (
-        embedding_rows(Facts(vocab_size=50257, make_vocab_size_divisible_by=128, tensor_model_parallel_size=4)) == 50688
+        embedding_rows(ScriptFacts(vocab_size=50257, make_vocab_size_divisible_by=128, tensor_model_parallel_size=4))
+        == 50688
     )
-    assert embedding_rows(Facts(vocab_size=50257)) == 50257
+    assert embedding_rows(ScriptFacts(vocab_size=50257)) == 50257
 
 
-def restart(before: Facts, after: Facts, step: int) -> dict[str, str]:
+def restart(before: ScriptFacts, after: ScriptFacts, step: int) -> dict[str, str]:
     return {finding.what: finding.severity for finding in lint_before_restart(before, after, resume_step=step)}
 
 

@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.lint import Known, new_scripts
+from sentinel.lint import KnownSettings, new_scripts
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import changes, overrides_for
 from sentinel.plan.incident.baseline import Baseline, baseline_of, filled
@@ -47,7 +47,7 @@ class Trained:
         at = Anchor(global_step=10, consumed_samples=40, consumed_tokens=2560)
         named = {"incident": "incident-1", "rollback": "incident-1-r1"}
         self.overrides = overrides_for(rung, self.baseline, **named, anchor=at, new_seed=44)
-        known = Known(scheduler="opt_param-scheduler", reported=baseline_of(self.started(1)))
+        known = KnownSettings(scheduler="opt_param-scheduler", reported=baseline_of(self.started(1)))
         self.script = new_scripts(script, self.overrides, known).first
         self.fork.go_back(10)
         names = {"SENTINEL_INCIDENT": "incident-1", "SENTINEL_ROLLBACK": "incident-1-r1"}

@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.lint import Known, new_scripts
+from sentinel.lint import KnownSettings, new_scripts
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
@@ -43,7 +43,7 @@ def test_the_numbers_of_the_plan_are_those_of_the_changed_script(path: Path) -> 
         pytest.skip(str(error))
     full, batch = own.full_seqlen or 1, own.batch_size.full if own.batch_size else 1
     at = Anchor(global_step=300, consumed_samples=300 * batch, consumed_tokens=300 * batch * full)
-    known = Known(scheduler=read_text(text).facts.lr_scheduler or "lr-scheduler")
+    known = KnownSettings(scheduler=read_text(text).facts.lr_scheduler or "lr-scheduler")
     for rung in RUNGS:
         named = {"incident": "incident-1", "rollback": "incident-1-r1"}
         try:

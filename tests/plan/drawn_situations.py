@@ -12,9 +12,10 @@ from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.judge.verdict import UNAVAILABLE, Context
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.incident import Incident, Rollback, Skip, Wait
-from sentinel.plan.observation import AttemptSeen, Checkpoint, Fate, JobsSeen, Life, RunState, Sign, WriterSeen
+from sentinel.plan.observation import AttemptSeen, Checkpoint, Fate, JobsSeen, Life, Sign, StartSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Free
 from sentinel.vocabulary.pacing import (
@@ -27,6 +28,7 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from sentinel.vocabulary.training_settings import SkippedRange
+from tests.support.facts import facts_of, journals_for
 
 __all__ = ["OURS", "Drawn"]
 
@@ -200,16 +202,22 @@ class Drawn:
             foreign=self.maybe("job 33 is bob's", 0.03),
         )
         fate = Fate(life=self.one(*Life), sentence="Slurm shows job 33 as FAILED", certain=not self.odd())
+        writers = self.one((), (writer,), (writer, WriterSeen(id="job 34", pending=self.odd())))
+        known, prepares = not self.odd(), self.rng.random() < 0.4
+        prepared, restart_prepared = frozenset({OURS} if self.odd() else ()), self.rng.random() < 0.5
+        incomplete = frozenset({OURS} if self.odd() else ())
         return JobsSeen(
-            writers=self.one((), (writer,), (writer, WriterSeen(id="job 34", pending=self.odd()))),
-            known=not self.odd(),
+            writers=writers,
+            known=known,
             why_unknown="squeue timed out",
-            prepares=self.rng.random() < 0.4,
-            prepared=frozenset({OURS} if self.odd() else ()),
-            restart_prepared=self.rng.random() < 0.5,
-            incomplete=frozenset({OURS} if self.odd() else ()),
-            carries=frozenset({"lr", "seed", "seqlen", "free", "adam_beta2", "clip_grad"}),
-            rewrites_script=self.rng.random() < 0.2,
+            start=StartSeen(
+                prepares=prepares,
+                prepared=prepared,
+                restart_prepared=restart_prepared,
+                carries=frozenset({"lr", "seed", "seqlen", "free", "adam_beta2", "clip_grad"}),
+                rewrites_script=self.rng.random() < 0.2,
+            ),
+            incomplete=incomplete,
             fates={None: fate} if self.odd() else {},
             lost={OURS: "job 35 can't be found"} if self.odd() else {},
         )
@@ -242,7 +250,7 @@ class Drawn:
             only_pinned=self.odd(),
         )
 
-    def run(self, incident: Incident) -> RunState:
+    def run(self, incident: Incident) -> Facts:
         last = self.one(88, 140, 300)
         interval = self.one(10, 25)
         checkpoints = tuple(map(self.checkpoint, range(interval, last, interval)))
@@ -254,7 +262,7 @@ class Drawn:
             step: Anchor(global_step=step, consumed_samples=self.maybe(16 * step, 0.9), consumed_tokens=2048 * step)
             for step in range(0, last, known)
         }
-        return RunState(
+        return facts_of(
             now_unix_s=2000.0,
             minute_of_day=self.maybe(self.one(0, 359, 360, 540, 1049, 1050, 1319, 1320)),
             jobs=self.jobs(),
@@ -269,7 +277,7 @@ class Drawn:
             room_problem=self.maybe("2 GB are free", 0.03),
             tensorboard_past=self.maybe(self.one(10, 300), 0.8),
             tensorboard_samples=self.maybe(self.one(10, 4800), 0.2),
-            started_rollbacks=frozenset({OURS} if self.odd() else ()),
+            journals=journals_for(OURS) if self.odd() else (),
             baseline=incident.baseline,
             applies=self.maybe(frozenset(f.name for f in fields(Baseline)) | {"skip_samples", "reset_moments"}, 0.3),
             trainer=self.maybe("nanotrainer", 0.3),

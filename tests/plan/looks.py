@@ -9,12 +9,11 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.facts import Facts, Memory, journals_of, readings_of
-from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.facts import Facts, readings_of
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
+from tests.support.facts import HEALTHY
 from tests.support.recovery_plans import incident, run
 
-HEALTHY = Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band")
 DOWN = Verdict(kind=VerdictKind.DOWN, reason="attempt 1 is gone without a word: no process is left")
 STALLED = Verdict(kind=VerdictKind.STALLED, reason="the job is alive, but journal and log have been silent for 700 s")
 FINISHED = Verdict(kind=VerdictKind.FINISHED, reason="attempt 1 reached its planned end")
@@ -42,22 +41,17 @@ def history(
     return made
 
 
-_OF_FACTS = tuple(Facts.__slots__)
-
-
 def look(**seen: Any) -> Facts:
-    """Facts; fields of `Facts` and of `RunState` by their names, and `history` and `series`, which they follow
-    from. No incident, but `incidents=None` is an open one."""
+    """Facts by the names of their fields, and `history` and `series`, which they follow from. No incident, but
+    `incidents=None` is an open one."""
     made, series = seen.pop("history", None), seen.pop("series", None)
-    of_run = {key: value for key, value in seen.items() if key not in _OF_FACTS}
-    if "incidents" in of_run and of_run["incidents"] is None:
-        of_run["incidents"] = (incident(),)
-    values: dict[str, Any] = {
-        "journals": journals_of(made or history()),
-        "readings": readings_of(series or Series(Thresholds())),
-        "run": run(**{"incidents": (), **of_run}),
-        "verdict": HEALTHY,
-        "events": tuple[IncidentEvent, ...](),
-        "memory": Memory(),
-    }
-    return Facts(**(values | {key: value for key, value in seen.items() if key in _OF_FACTS}))
+    if "incidents" in seen and seen["incidents"] is None:
+        seen["incidents"] = (incident(),)
+    read = readings_of(made or history(), series or Series(Thresholds()))
+    values = {"incidents": (), "verdict": HEALTHY, "journals": read.journals, **seen}
+    if made is not None or series is not None:
+        values = {field: getattr(read, field) for field in _READ} | values
+    return run(**values)
+
+
+_READ = ("judged_step", "logit_warning", "plateaus")

@@ -13,10 +13,11 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind, judge
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback, Wait, digest_of
-from sentinel.plan.observation import JobsSeen, RunState
+from sentinel.plan.observation import JobsSeen
 from sentinel.plan.restart.actions import describe
-from sentinel.plan.restart.decision import Wanted, decide, has_not_healed, plan_by_hand, plan_recovery
+from sentinel.plan.restart.decision import ManualRollback, decide_rung, has_not_healed, plan_by_hand, plan_recovery
 from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.restart import plan_hang, plan_restart
@@ -120,9 +121,9 @@ def _lines(drawn: Drawn) -> Iterator[str]:
         onset_range=drawn.maybe(incident.onset_range or (47, 49)),
     )
     yield f"verdict: {short(judge(drawn.one(*JUDGED), drawn.context(), Thresholds()))}"
-    plain = replace(run, jobs=JobsSeen(), attempts=(), signs=(), paused=False, kill_file=False, minute_of_day=None)
+    plain = run.changed(jobs=JobsSeen(), attempts=(), signs=(), paused=False, kill_file=False, minute_of_day=None)
     for number in range(1, drawn.one(1, 1, 2, 3)):  # what was tried before, where anything could be
-        made = decide(incident, replace(plain, incidents=()), replace(policy, cooldown_s=0.0)).decision
+        made = decide_rung(incident, plain.changed(incidents=()), replace(policy, cooldown_s=0.0)).decision
         if made is not None:
             made.lost_gpu_hours = drawn.maybe(0.3)
             made.after_attempt, made.known_jobs = 2, ("job 33", "job 34")  # all that is drawn was there before
@@ -130,36 +131,37 @@ def _lines(drawn: Drawn) -> Iterator[str]:
             incident.rollbacks.append(made)
     for _ in range(3):
         signs = tuple(drawn.sign(drawn.one(None, 1, 2)) for _ in range(drawn.one(1, 2)))
-        seen = replace(run, jobs=drawn.jobs(), attempts=(drawn.attempt(1), drawn.attempt(2))[: drawn.one(0, 1, 2)])
-        both = [life_of(replace(seen, signs=signs), spare=spare) for spare in (None, OURS)]
+        seen = run.changed(jobs=drawn.jobs(), attempts=(drawn.attempt(1), drawn.attempt(2))[: drawn.one(0, 1, 2)])
+        both = [life_of(seen.changed(signs=signs).liveness, spare=spare) for spare in (None, OURS)]
         yield f"lives: {'; '.join(known.sentence[:90] for known in both)}"
     if incident.rollbacks and drawn.maybe(True, 0.7):
         left = incident.rollbacks[-1].overrides
-        since = drawn.one(left.anchor, *(Anchor(global_step=c.global_step) for c in run.checkpoints[-3:]))
-        run = replace(run, overrides=replace(left, anchor=since))
-    yield f"life: {short(life_of(run))}"
-    yield f"spared: {short(life_of(run, spare=OURS))}; next {run.next_incident}{'; unfinished' * len(run.unfinished)}"
-    yield from _plan("recovery", plan_recovery(verdict, run, policy))
+        since = drawn.one(left.anchor, *(Anchor(global_step=c.global_step) for c in run.folders.checkpoints[-3:]))
+        run = run.changed(overrides=replace(left, anchor=since))
+    yield f"life: {short(life_of(run.liveness))}"
+    known = short(life_of(run.liveness, spare=OURS))
+    yield f"spared: {known}; next {run.next_incident}{'; unfinished' * len(run.unfinished)}"
+    yield from _plan("recovery", plan_recovery(run.changed(verdict=verdict), policy))
     yield from _plan("restart", plan_restart(run, policy, restarts_spent=drawn.one(0, 0, 2, 3), hung=drawn.odd()))
     yield from _plan("hang", plan_hang(run, policy, restarts_spent=drawn.one(0, 0, 2, 3)))
     yield from _by_hand(drawn, verdict, run, policy)
     wait = Wait(rung="w", hypothesis="…", from_step=80, until_step=drawn.one(88, 89))
-    yield f"wait: {has_not_healed(wait, verdict, run)}"
-    made = decide(incident, plain, policy).decision
+    yield f"wait: {has_not_healed(wait, run.changed(verdict=verdict))}"
+    made = decide_rung(incident, plain, policy).decision
     if made is not None:
         made.after_attempt, made.known_jobs = 2, ("job 33", "job 34")
         yield from _decision(drawn, made, run, policy)
 
 
-def _by_hand(drawn: Drawn, verdict: Verdict, run: RunState, policy: Policy) -> Iterator[str]:
-    wanted = Wanted(
+def _by_hand(drawn: Drawn, verdict: Verdict, run: Facts, policy: Policy) -> Iterator[str]:
+    wanted = ManualRollback(
         to=drawn.one("scratch", "global_step25", "global_step50", "global_step75"),
         rung=drawn.maybe(drawn.one("rung 1", "rung 1", "rung 2", "rung 9"), 0.7),
         seed=drawn.maybe(77, 0.3),
         start=not drawn.odd(),
         force=drawn.rng.random() < 0.3,
     )
-    yield from _plan(short(wanted), plan_by_hand(wanted, verdict, run, policy))
+    yield from _plan(short(wanted), plan_by_hand(wanted, run.changed(verdict=verdict), policy))
 
 
 def _plan(what: str, plan: Plan) -> Iterator[str]:
@@ -169,7 +171,7 @@ def _plan(what: str, plan: Plan) -> Iterator[str]:
         yield f"  decided: {plan.decision.id} {plan.decision.rung}, {plan.decision.target_tag}"
 
 
-def _decision(drawn: Drawn, made: Rollback, run: RunState, policy: Policy) -> Iterator[str]:
+def _decision(drawn: Drawn, made: Rollback, run: Facts, policy: Policy) -> Iterator[str]:
     """What the decision is, what it costs, how it is carried out in any state, and what a restart proves of it."""
     yield f"decision: {short(made)}"
     yield f"digest {digest_of(made)[:12]}; {short(price(made, run))}"
@@ -179,7 +181,7 @@ def _decision(drawn: Drawn, made: Rollback, run: RunState, policy: Policy) -> It
     yield from _plan("rollback", plan_rollback(made, run, policy))
     made.in_script = drawn.odd()
     try:
-        checks = prove(made, _attempt_of(drawn, made), run.baseline)
+        checks = prove(made, _attempt_of(drawn, made), run.settings.baseline)
     except SentinelError as error:
         yield f"no proof: {error}"
         return

@@ -9,23 +9,23 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.act.look import Look
 from sentinel.act.past import evidence
 from sentinel.act.perform import Ledger, execute
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.recovery_check import Answer, Recovery
+from sentinel.judge.recovery_check import Recovery, RecoveryOutcome
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Memory, Outcome, started_for
+from sentinel.plan.facts import Facts, started_for
 from sentinel.plan.incident.baseline import OnsetReadings
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Approval, Incident
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.incident.log_outcomes import Closed, Intent, Proved, UndoIntent
-from sentinel.plan.observation import AttemptSeen, BisectSeen, Fate, Life, RunState, WriterSeen
+from sentinel.plan.observation import AttemptSeen, BisectSeen, Fate, Life, WriterSeen
+from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import (
     Action,
     CutTensorBoard,
@@ -38,10 +38,11 @@ from sentinel.plan.restart.actions import (
     VerifyCheckpoint,
     WriteOverrides,
 )
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from sentinel.plan.turn_bisect import asks_for_cause
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
+from tests.support.facts import look_of
 from tests.support.recovery_plans import BASELINE, apply, checkpoint, run
 
 _LOOK_S = 100.0
@@ -97,7 +98,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.history = History()
-        self.state: RunState = run(
+        self.state: Facts = run(
             incidents=(), checkpoints=tuple(checkpoint(s, verified=None) for s in range(10, 90, 10))
         )
         self.jobs = [_Job(self.story.fates[0], None, looks=2)]
@@ -134,7 +135,7 @@ class World:
         moves = QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides | StartJob | FollowBisect
         if isinstance(action, moves):
             assert not self.state.jobs.writers, f"{action} while {self.state.jobs.writers} may write"
-        if self.state.paused:
+        if self.state.person.paused:
             assert not isinstance(action, StopJob | StartJob | PrepareJob), f"{action} while the run is paused"
             assert not self.moved_nothing_yet, f"{action}, and nothing had moved before the pause"
         assert self.by_hand is None or isinstance(action, VerifyCheckpoint), f"{action} upon what a person started"
@@ -154,7 +155,7 @@ class World:
 
     def _begin(self, job: _Job) -> None:
         number = len(self.history.attempts) + 1
-        overrides = self.state.overrides
+        overrides = self.state.folders.overrides
         job.attempt = number
         label = None if job.fate == "unlabelled" else job.rollback
         report = RunStarted(attempt=number, time_unix_s=self.now_unix_s, rollback=label, seed=3)
@@ -181,7 +182,7 @@ class World:
             self.history.push(Sample(**at, loss=3.0, lr=BASELINE.lr.lr(step=step) if BASELINE.lr else None))
 
     def _gone(self) -> None:
-        self.state = replace(self.state, jobs=replace(self.state.jobs, writers=()))
+        self.state = self.state.changed(jobs=replace(self.state.jobs, writers=()))
 
     def pass_time(self) -> None:
         """A look's worth of training."""
@@ -190,7 +191,7 @@ class World:
         if not self.state.jobs.writers:
             return
         pending = replace(self.state.jobs.writers[0], pending=len(self.jobs) > 1 and job.looks == 0)
-        self.state = replace(self.state, jobs=replace(self.state.jobs, writers=(pending,)))
+        self.state = self.state.changed(jobs=replace(self.state.jobs, writers=(pending,)))
         job.looks += 1
         if job.looks == 1 or job.fate == "silent":
             return
@@ -230,52 +231,40 @@ class World:
             return Verdict(kind=VerdictKind.STALLED, reason="journal and log are silent")
         return Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band")
 
-    def look(self, memory: Memory) -> Facts:
+    def look(self) -> Facts:
         """What an observer would find now."""
         incidents = fold(self.events)
         approvals = {}
         if self.story.approves:
             proposed = {i.id: i.proposal for i in incidents if i.proposal is not None}
             approvals = {i: Approval(digest=p.digest, by="ada", time_unix_s=0.0) for i, p in proposed.items()}
-        started = frozenset(
-            a.started.rollback for a in self.history.attempts.values() if a.started and a.started.rollback
-        )
-        prepares = replace(self.state.jobs, prepares=self.story.prepares)
+        jobs = self.state.jobs
         starts = [e for e in self.events if isinstance(e, Intent) and e.action.kind == "start_job"]
         latest = self.history.latest
-        state = replace(
-            self.state,
+        state = self.state.changed(
             now_unix_s=self.now_unix_s,
-            jobs=prepares,
+            jobs=replace(jobs, start=replace(jobs.start, prepares=self.story.prepares)),
             attempts=tuple(map(self._attempt_seen, self.history.attempts.values())),
             incidents=incidents,
             approvals=approvals,
-            started_rollbacks=started,
             starts_unix_s=tuple(e.time_unix_s for e in starts),
             last_step=latest.samples[-1].global_step if latest and latest.samples else None,
         )
-        state = replace(state, bisect=self._bisect(state.open_incident))
+        state = state.changed(bisect=self._bisect(state.open_incident))
         onset = OnsetReadings(best_mean=3.6, onset_samples=49 * 16, batch_samples=16)
-        found = Look.of(
-            self.history,
-            _SERIES,
-            run=state,
-            verdict=self.verdict(),
-            events=tuple(self.events),
-            silent_s=700.0,
-            stalled_after_s=600.0,
-            onset=onset,
-            memory=memory,
-        )
+        state = state.changed(verdict=self.verdict(), silent_s=700.0, stalled_after_s=600.0, onset=onset)
+        facts = look_of(self.history, _SERIES, state.changed(events=tuple(self.events))).facts
         incident = state.open_incident
         rollback = incident.current if incident else None
-        started = started_for(found.facts, rollback) if rollback is not None else None
+        started = started_for(facts, rollback) if rollback is not None else None
         if incident is None or started is None:
-            return found.facts
+            return facts
         recovered = self.jobs[-1].fate == "recovers" and self.jobs[-1].looks > 5
-        answer = Recovery(answer=Answer.RECOVERED if recovered else Answer.NOT_YET, reason="by its trend")
+        answer = Recovery(
+            answer=RecoveryOutcome.RECOVERED if recovered else RecoveryOutcome.NOT_YET, reason="by its trend"
+        )
         shown = evidence(self.history, self.history.attempts[started.number], before=incident.attempt)
-        return replace(found.facts, evidence=shown, recovery=answer)
+        return facts.changed(evidence=shown, recovery=answer)
 
     def _attempt_seen(self, attempt: Attempt) -> AttemptSeen:
         runs = bool(self.state.jobs.writers) and any(job.attempt == attempt.number for job in self.jobs[-1:])
@@ -289,14 +278,14 @@ class World:
 
     def a_person_pauses_it(self) -> None:
         self.moved_nothing_yet = not any(r.begun for i in fold(self.events) for r in i.rollbacks)
-        self.state = replace(self.state, paused=True)
+        self.state = self.state.changed(paused=True)
 
     def a_person_starts_the_job(self) -> None:
         """While the watch is down; the job trains, and no rollback is its reason."""
         self.by_hand = _Job("finishes", None)
         self.jobs.append(self.by_hand)
         writers = (WriterSeen(id="process 90"),)
-        self.state = replace(self.state, jobs=replace(self.state.jobs, writers=writers))
+        self.state = self.state.changed(jobs=replace(self.state.jobs, writers=writers))
 
     def turn(self, memory: Memory) -> tuple[Outcome | None, Memory]:
         """One turn, as `act.watch` does it."""
@@ -306,8 +295,8 @@ class World:
             now = {"jobs": tuple(w.id for w in self.state.jobs.writers), "time_unix_s": self.now_unix_s}
             newest = max(self.history.attempts, default=0)
             self.events.append(UndoIntent(incident="incident-1", newest_attempt=newest, **now))
-        found, ledger = self.look(memory), Ledger(self._append, lambda: self.now_unix_s, lambda _: None)
-        turn = next_turn(found, self.story.policy)
+        found, ledger = self.look(), Ledger(self._append, lambda: self.now_unix_s, lambda _: None)
+        turn = decide(found, self.story.policy, memory)
         for incident in turn.undo:
             self._gone()
             ledger.record(Closed(incident=incident.id, outcome="undone", reason="a person took it back"))
@@ -347,9 +336,9 @@ class World:
             ],
             "bisects": [i.bisect for i in incidents],
             "rungs": [(len(i.waits), [s.rung for s in i.skips]) for i in incidents],
-            "checkpoints": [c.tag for c in self.state.checkpoints],
-            "latest": self.state.latest_tag,
-            "tensorboard": self.state.tensorboard_past,
-            "overrides": self.state.overrides,
+            "checkpoints": [c.tag for c in self.state.folders.checkpoints],
+            "latest": self.state.folders.latest_tag,
+            "tensorboard": self.state.folders.tensorboard_past,
+            "overrides": self.state.folders.overrides,
             "started": dict(self.started),
         }

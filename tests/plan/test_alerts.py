@@ -13,9 +13,10 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.alerts.alerts import AGAIN_S, alert_states, failed_look, is_due, unsettled, updated
 from sentinel.plan.alerts.page import pages
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Alert, AlertState, Failure, Memory
+from sentinel.plan.facts import Failure
 from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.turn import next_turn
+from sentinel.plan.outcome import Alert, AlertState, Memory
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.numbers import dump_json
 from tests.plan.looks import DOWN, HEALTHY, STALLED, look
 from tests.support.page_events import event, firing, resolved
@@ -74,11 +75,13 @@ def test_a_failing_watch_is_recorded_once_an_hour_and_when_it_is_over() -> None:
     memory, policy = Memory(), Policy(mode="act", confirm_within_s=900)
     for minute in range(0, 150, 5):
         if minute == 70:  # another daemon takes over, which looks once before its looks fail
-            turn = next_turn(look(events=tuple(log), now_unix_s=60.0 * minute, failure=Failure(reason="…")), policy)
+            turn = decide(
+                look(events=tuple(log), now_unix_s=60.0 * minute, failure=Failure(reason="…")), policy, Memory()
+            )
             memory = turn.memory
         records, memory = failed_look(f"no answer at {minute}", memory, policy, 60.0 * minute, last=None)
         log += [replace(record, time_unix_s=60.0 * minute) for record in records]
-    turn = next_turn(look(events=tuple(log), now_unix_s=60.0 * 145, memory=memory), policy)
+    turn = decide(look(events=tuple(log), now_unix_s=60.0 * 145), policy, memory)
     log += [replace(record, time_unix_s=60.0 * 145) for record in turn.alert_records]
     assert [(e.kind, e.time_unix_s / 60) for e in log] == [
         ("alert_firing", 15),
@@ -142,15 +145,15 @@ BLIND = Verdict(kind=VerdictKind.BLIND, reason="the readings are away: nothing i
     ],
 )
 def test_each_thing_that_is_wrong_is_an_alert(seen: Any, policy: Policy, told: list[Any]) -> None:
-    turn = next_turn(look(**{"verdict": HEALTHY, **seen}), policy)
+    turn = decide(look(**{"verdict": HEALTHY, **seen}), policy, Memory())
     assert [(a.topic, a.severity, a.within_s) for a in turn.alerts if a.reason is not None] == told
     assert turn.failing is any(topic == "watch_failing" for topic, *_ in told)
 
 
 def test_after_an_action_that_failed_a_turn_that_tries_nothing_ends_no_struggle() -> None:
     failed = (event("failed", 1990.0, None, action={"kind": "start_job"}, reason="…"),)
-    assert not any(a.topic == "watch_failing" for a in next_turn(look(events=failed), Policy()).alerts)
-    assert any(a == Alert(topic="watch_failing") for a in next_turn(look(), Policy()).alerts)
+    assert not any(a.topic == "watch_failing" for a in decide(look(events=failed), Policy(), Memory()).alerts)
+    assert any(a == Alert(topic="watch_failing") for a in decide(look(), Policy(), Memory()).alerts)
 
 
 def test_the_log_of_an_older_version_is_read_by_the_present_names(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, RunState, Sign, WriterSeen
+from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, LivenessEvidence, Sign, WriterSeen
 from sentinel.plan.restart.liveness import hindered, life_of
 
 ALIVE = Fate(life=Life.ALIVE, sentence="Slurm shows job 7 as RUNNING")
@@ -30,10 +30,10 @@ def one(fate: Fate | None = None, **more: bool) -> tuple[AttemptSeen, ...]:
     return (AttemptSeen(number=1, fate=fate, **more),)
 
 
-def seen(jobs: JobsSeen, attempts: tuple[AttemptSeen, ...], *signs: Sign, step_time_s: float | None = None) -> RunState:
-    return RunState(
-        now_unix_s=0.0, jobs=jobs, attempts=attempts, signs=signs, gone_after_s=3600.0, step_time_s=step_time_s
-    )
+def seen(
+    jobs: JobsSeen, attempts: tuple[AttemptSeen, ...], *signs: Sign, step_time_s: float | None = None
+) -> LivenessEvidence:
+    return LivenessEvidence(jobs=jobs, attempts=attempts, signs=signs, gone_after_s=3600.0, step_time_s=step_time_s)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def seen(jobs: JobsSeen, attempts: tuple[AttemptSeen, ...], *signs: Sign, step_t
         (seen(JobsSeen(known=False), one(ENDED)), Life.UNKNOWN),
     ],
 )
-def test_what_the_witnesses_say_together(run: RunState, life: Life) -> None:
+def test_what_the_witnesses_say_together(run: LivenessEvidence, life: Life) -> None:
     known = life_of(run)
     assert known.life is life, known
     assert known.sentence.startswith("job state unknown") is (life is Life.UNKNOWN)

@@ -11,8 +11,8 @@ from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import changed_keys, plain_overrides
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.restart.decision import Wanted, decide, plan_by_hand
+from sentinel.plan.observation import JobsSeen, StartSeen, WriterSeen
+from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once
 from tests.support.recovery_plans import DIVERGED, incident, run
 
@@ -45,11 +45,13 @@ WRITERS = (WriterSeen(id="job 41"),)
 def test_a_rung_that_would_be_ignored_is_skipped_in_one_sentence_and_refused_by_hand(
     rung: Rung, applies: tuple[str, ...] | None, carries: frozenset[str] | None, said: str | None
 ) -> None:
-    jobs = JobsSeen(writers=WRITERS, carries=carries or frozenset(), rewrites_script=carries is not None)
+    jobs = JobsSeen(
+        writers=WRITERS, start=StartSeen(carries=carries or frozenset(), rewrites_script=carries is not None)
+    )
     state = run(jobs=jobs, applies=None if applies is None else frozenset(applies), trainer=CALLBACK)
     policy = Policy(mode="act", ladder=(rung, RESEED))
-    plan = decide(incident(), state, policy)
-    by_hand = plan_by_hand(Wanted(to="global_step30", rung=rung.name), DIVERGED, state, policy)
+    plan = decide_rung(incident(), state, policy)
+    by_hand = plan_by_hand(ManualRollback(to="global_step30", rung=rung.name), state, policy)
     if said is None:
         assert (plan.skip, by_hand.refusal) == (None, None)
         assert plan.decision is not None
@@ -64,9 +66,9 @@ def test_a_rung_that_would_be_ignored_is_skipped_in_one_sentence_and_refused_by_
 def test_what_stands_as_it_was_needs_no_applying() -> None:
     """Each decision names all that the run runs with; a trainer that applies nothing still runs with it."""
     state = run(applies=frozenset({"seed"}))
-    assert decide(incident(), state, Policy(mode="act", ladder=(RESEED,))).decision is not None
-    observed = replace(state, applies=frozenset())
-    assert plan_by_hand(Wanted(to="global_step30"), DIVERGED, observed, Policy()).refusal is None
+    assert decide_rung(incident(), state, Policy(mode="act", ladder=(RESEED,))).decision is not None
+    observed = state.changed(applies=frozenset())
+    assert plan_by_hand(ManualRollback(to="global_step30"), observed, Policy()).refusal is None
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,9 @@ def test_what_stands_as_it_was_needs_no_applying() -> None:
     ],
 )
 def test_a_person_rolls_back_to_what_is_there_and_lies_before_the_onset(to: str, refusal: str | None) -> None:
-    said = plan_by_hand(Wanted(to=to), replace(DIVERGED, onset_range=(47, 49)), run(), Policy()).refusal
+    said = plan_by_hand(
+        ManualRollback(to=to), run().changed(verdict=replace(DIVERGED, onset_range=(47, 49))), Policy()
+    ).refusal
     assert said is None if refusal is None else said is not None and said.startswith(refusal)
 
 

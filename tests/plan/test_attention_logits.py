@@ -14,9 +14,10 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.alerts.alerts import alerts_of
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Readings, readings_of
+from sentinel.plan.facts import Facts
+from sentinel.plan.outcome import Memory
 from sentinel.plan.restart.actions import AskForSave, to_json
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from tests.plan.looks import look
 from tests.support.log_lines import logged
 from tests.support.recovery_plans import checkpoint
@@ -28,8 +29,7 @@ ASKED = {"event": "intent", "action": to_json(AskForSave(500, "")), "time_unix_s
 
 
 def warned(warning: LogitWarning | None = WARNING, **seen: Any) -> Facts:
-    readings = Readings(last_step=1040, logit_warning=warning)
-    return look(**({"checkpoints": THERE, "readings": readings} | seen))
+    return look(**({"checkpoints": THERE, "judged_step": 1040, "logit_warning": warning} | seen))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def warned(warning: LogitWarning | None = WARNING, **seen: Any) -> Facts:
 def test_a_warning_pins_the_newest_whole_checkpoint_from_before_it(
     policy: Policy, seen: dict[str, Any], pins: tuple[str, ...] | None
 ) -> None:
-    assert next_turn(warned(**seen), policy).pins == pins
+    assert decide(warned(**seen), policy, Memory()).pins == pins
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_save_is_asked_for_once_and_where_the_policy_says_so(
     policy: Policy, seen: dict[str, Any], asks: bool
 ) -> None:
     checkpoints = {"checkpoints": tuple(checkpoint(step) for step in (800, 900))}
-    turn = next_turn(warned(**(checkpoints | seen)), policy)
+    turn = decide(warned(**(checkpoints | seen)), policy, Memory())
     assert turn.actions == ((AskForSave(1031, WARNING.reason),) if asks else ())
     assert (turn.records, turn.outcome) == ((), None)
 
@@ -95,15 +95,15 @@ def test_a_warning_that_a_rollback_brings_back_is_not_told_again(events: tuple[A
     seen = warned(events=logged(*events))
     (alert,) = [a for a in alerts_of(seen, Policy(), None) if a.topic == "attention_logits"]
     assert (alert.reason is not None) == told
-    assert next_turn(seen, Policy(mode="act")).pins == ("global_step995", "global_step900")  # its pin stays
+    assert decide(seen, Policy(mode="act"), Memory()).pins == ("global_step995", "global_step900")  # its pin stays
 
 
 def test_a_page_of_an_early_warning_that_an_older_version_sent_is_ended_and_none_is_sent_again() -> None:
     firing = FIRING | {"topic": "early_warning", "reason": "signals rise", "time_unix_s": 1.0}
-    turn = next_turn(look(events=logged(firing)), Policy())
+    turn = decide(look(events=logged(firing)), Policy(), Memory())
     assert [(e.kind, e.to_json()["topic"]) for e in turn.alert_records] == [("alert_resolved", "early_warning")]
     ended = logged(firing, firing | {"event": "alert_resolved"})
-    assert next_turn(look(events=ended), Policy()).alert_records == ()
+    assert decide(look(events=ended), Policy(), Memory()).alert_records == ()
 
 
 def test_signals_that_rise_together_are_neither_told_nor_pinned_for() -> None:
@@ -115,6 +115,6 @@ def test_signals_that_rise_together_are_neither_told_nor_pinned_for() -> None:
     series = Series(Thresholds())
     series.push_readings(LossReadings(attempt=1, steps=np.arange(1, n + 1), columns=columns))
     assert series.early_warning is not None
-    seen = look(checkpoints=THERE, readings=readings_of(series))
+    seen = look(checkpoints=THERE, series=series)
     assert [a for a in alerts_of(seen, Policy(), None) if a.reason is not None] == []
-    assert next_turn(seen, Policy(mode="act", pin_last_healthy=False)).pins in (None, ())
+    assert decide(seen, Policy(mode="act", pin_last_healthy=False), Memory()).pins in (None, ())

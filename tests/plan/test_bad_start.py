@@ -9,13 +9,13 @@ import pytest
 
 from sentinel.plan.alerts.alerts import alerts_of
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.choose.target import choose_target
 from sentinel.plan.observation import JobsSeen, SpoiltSpan
+from sentinel.plan.outcome import Memory
 from sentinel.plan.restart.actions import StopJob
 from sentinel.plan.starts.audit import Continued, StartAudit
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from tests.plan.looks import DOWN, HEALTHY, look
-from tests.support.recovery_plans import POLICY, incident, run
+from tests.support.recovery_plans import POLICY, incident, run, target_of
 
 BAD = StartAudit(attempt=1, resumed_from=10, verdict=Continued.NO, reason="scheduler lost: …", fault="scheduler lost")
 STOPS = Policy(mode="act", stop_bad_start=True, restart_on_crash=True)
@@ -39,7 +39,7 @@ STOPS = Policy(mode="act", stop_bad_start=True, restart_on_crash=True)
 def test_a_bad_start_is_stopped_only_where_that_is_wanted_and_nothing_is_unknown(
     found: StartAudit, policy: Policy, seen: dict[str, Any], stops: bool
 ) -> None:
-    turn = next_turn(look(start=found, **{"verdict": HEALTHY, **seen}), policy)
+    turn = decide(look(start=found, **{"verdict": HEALTHY, **seen}), policy, Memory())
     assert [type(action) for action in turn.actions] == [StopJob] * stops
     assert [r.kind for r in turn.records][:1] == ["start_audited"] * found.settled
 
@@ -54,7 +54,7 @@ def test_the_page_is_critical_where_the_saves_are_spoilt(fault: str, severity: s
 def test_a_target_passes_over_what_a_bad_start_has_saved() -> None:
     spoilt = SpoiltSpan(first_step=21, last_step=30, reason="attempt 2 did not continue the run")
     opened, rung = incident(), POLICY.ladder[0]
-    without = choose_target(opened, rung, run(), POLICY)
-    target = choose_target(opened, rung, run(spoilt_spans=(spoilt,)), POLICY)
+    without = target_of(opened, rung, run(), POLICY)
+    target = target_of(opened, rung, run(spoilt_spans=(spoilt,)), POLICY)
     assert (without.global_step, target.global_step) == (30, 20)
     assert "global_step30 is not certified: attempt 2 did not continue the run" in target.reason

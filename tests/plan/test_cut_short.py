@@ -7,8 +7,8 @@ from collections import deque
 import pytest
 
 from sentinel.plan.choose.ladder import Rung
-from sentinel.plan.facts import Outcome
 from sentinel.plan.incident.events import fold
+from sentinel.plan.outcome import Outcome
 from tests.plan.simulated_run import World
 from tests.support.stories import STORIES
 
@@ -66,13 +66,13 @@ def test_a_pause_at_any_instant_stops_and_starts_no_job_and_leaves_a_run_that_st
         world = next(w for w in reversed(before) if w.effects <= cut).copy()
         world.cut = cut
         for _ in world.follow():
-            if world.cut is None and not world.state.paused:
+            if world.cut is None and not world.state.person.paused:
                 world.a_person_pauses_it()
         rollbacks = [r for i in fold(world.events) for r in i.rollbacks]
         if world.moved_nothing_yet or not rollbacks or world.state.jobs.writers:
             continue
-        assert world.state.latest_tag == rollbacks[-1].target_tag, f"cut before effect {cut}"
-        assert world.state.checkpoints[-1].tag == rollbacks[-1].target_tag
-        assert world.state.overrides == rollbacks[-1].overrides
+        assert world.state.folders.latest_tag == rollbacks[-1].target_tag, f"cut before effect {cut}"
+        assert world.state.folders.checkpoints[-1].tag == rollbacks[-1].target_tag
+        assert world.state.folders.overrides == rollbacks[-1].overrides
         in_order += 1
     assert in_order > 3

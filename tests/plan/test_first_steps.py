@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.look import Look
 from sentinel.act.past import PastReader
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Outcome
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.turn import next_turn
+from sentinel.plan.outcome import Memory, Outcome
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.overrides import Free, TrainingSettings
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
-from tests.support.recovery_plans import DIVERGED, decision, incident, run
+from tests.support.facts import look_of
+from tests.support.recovery_plans import decision, incident, run
 
 MADE = decision()
 LOWER = replace(
@@ -52,11 +52,11 @@ def history(steps: int, *, lr: float = 9e-4, ended: bool = False, at: float = 19
 def settled(seen: History, *, jobs: JobsSeen = OURS, now: float = 2000.0) -> tuple[Outcome | None, list[IncidentEvent]]:
     """What one turn writes down."""
     applied = incident(status="applied", rollbacks=[LOWER])
-    state = run(now_unix_s=now, incidents=(applied,), jobs=jobs, started_rollbacks=frozenset({LOWER.id}))
-    state = replace(state, latest_tag=LOWER.target_tag, overrides=LOWER.overrides, tensorboard_past=None)
+    state = run(now_unix_s=now, incidents=(applied,), jobs=jobs)
+    state = state.changed(latest_tag=LOWER.target_tag, overrides=LOWER.overrides, tensorboard_past=None)
     policy = Policy(mode="act", confirm_within_s=60, on_contradicted="stop")
-    found = Look.of(seen, Series(Thresholds()), run=state, verdict=DIVERGED, events=())
-    turn = next_turn(PastReader().read(found, policy, lambda _: None).facts, policy)
+    found = look_of(seen, Series(Thresholds()), state)
+    turn = decide(PastReader().read(found, policy, lambda _: None).facts, policy, Memory())
     assert not turn.actions
     return turn.outcome, list(turn.records)
 

@@ -14,7 +14,7 @@ from sentinel.plan.choose.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.choose.mitigation import changed_keys, changes, not_applied, overrides_for, plain_overrides
 from sentinel.plan.incident.baseline import Baseline, baseline_of, filled, with_own_start
 from sentinel.plan.incident.incident import Rollback
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import RunSettings, StartSeen
 from sentinel.plan.starts.evidence import Evidence
 from sentinel.plan.starts.proof import prove
 from sentinel.vocabulary.errors import ConfigError
@@ -638,12 +638,9 @@ def test_the_runs_own_start_is_its_first_attempt_and_not_a_restart_of_sentinels(
 
 def test_weight_decay_of_a_run_that_decays_nothing_is_known_beforehand_to_change_nothing() -> None:
     baseline = replace(BASELINE, weight_decay=0.0)
-    made, unseen = (
-        overrides_for(Rung(name="n", hypothesis="h", weight_decay=0.1), baseline, **AT),
-        RunState(now_unix_s=0),
-    )
-    assert "reports 0 for all of them" in (not_applied(made, baseline, unseen) or "")
-    assert not_applied(made, BASELINE, unseen) is None
+    made = overrides_for(Rung(name="n", hypothesis="h", weight_decay=0.1), baseline, **AT)
+    assert "reports 0 for all of them" in (not_applied(made, baseline, RunSettings(), StartSeen()) or "")
+    assert not_applied(made, BASELINE, RunSettings(), StartSeen()) is None
 
 
 def test_an_lr_rung_over_a_schedule_that_is_no_formula_is_refused_with_the_trainers_reason() -> None:

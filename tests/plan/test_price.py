@@ -49,5 +49,5 @@ def test_what_the_trainer_never_reports_can_not_be_confirmed() -> None:
 
 def test_waiting_for_one_more_save_is_told_unless_the_job_is_known_to_be_gone() -> None:
     for jobs, told in (({}, True), ({"known": False}, True), ({"writers": ()}, False)):
-        state = replace(AT_87, jobs=replace(AT_87.jobs, **jobs))
+        state = AT_87.changed(jobs=replace(AT_87.jobs, **jobs))
         assert any("waiting for one more save" in line for line in _priced(decision(), state)) is told

@@ -12,7 +12,7 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.observation import JobsSeen, WandbSeen, WriterSeen
+from sentinel.plan.observation import JobsSeen, StartSeen, WandbSeen, WriterSeen
 from sentinel.plan.restart.actions import (
     Action,
     BranchWandb,
@@ -27,12 +27,13 @@ from sentinel.plan.restart.actions import (
     WriteOverrides,
     describe,
 )
-from sentinel.plan.restart.decision import Wanted, choose_target, decide, plan_by_hand, plan_recovery
+from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand, plan_recovery
 from sentinel.plan.restart.forecast import price
 from sentinel.plan.restart.restart import plan_hang, plan_restart
 from sentinel.plan.restart.rollback import ELSEWHERE, plan_rollback
 from sentinel.vocabulary.errors import ConfigError
-from tests.support.recovery_plans import DIVERGED, LR, POLICY, apply, checkpoint, decision, incident, run
+from tests.support.facts import journals_for
+from tests.support.recovery_plans import LR, POLICY, apply, checkpoint, decision, incident, run, target_of
 
 
 def test_by_itself_sentinel_watches_and_does_nothing() -> None:
@@ -118,7 +119,7 @@ def test_trackers_that_disagree_are_rewritten_although_latest_names_the_target()
     made, wrong = decision(), "the trackers disagree: latest says global_step30, latest_universal says 80"
     right = reduce(apply, plan_rollback(made, run(), POLICY).actions[:-1], run())
     assert [type(a) for a in plan_rollback(made, right, POLICY).actions] == [StartJob]
-    torn = replace(right, disagreement=wrong)
+    torn = right.changed(disagreement=wrong)
     assert [type(a) for a in plan_rollback(made, torn, POLICY).actions] == [PointLatest, StartJob]
     gone = run(jobs=JobsSeen(), incidents=(), disagreement=wrong)
     plan = plan_restart(gone, Policy(mode="act", restart_on_crash=True), restarts_spent=0)
@@ -133,15 +134,17 @@ def test_a_rollback_loses_the_steps_up_to_the_last_one_trained_wherever_it_is_to
 ) -> None:
     """The newest checkpoint is at 80, the target at 30."""
     at = run(last_step=last_step, step_time_s=36.0, world_size=1000)
-    made = decide(incident(), at, POLICY).decision
-    by_hand = plan_by_hand(Wanted(to="global_step30"), DIVERGED, at, POLICY).decision
+    made = decide_rung(incident(), at, POLICY).decision
+    by_hand = plan_by_hand(ManualRollback(to="global_step30"), at, POLICY).decision
     assert made is not None
     assert by_hand is not None
     assert (made.lost_steps, by_hand.lost_steps, price(made, at).lost_steps) == (lost, lost, lost)
     assert (made.lost_gpu_hours, by_hand.lost_gpu_hours) == (10.0 * lost, 10.0 * lost)
-    assert decide(incident(), at, replace(POLICY, lost_steps_budget=lost)).decision is not None
+    assert decide_rung(incident(), at, replace(POLICY, lost_steps_budget=lost)).decision is not None
     spent = incident(id="incident-0", rollbacks=[replace(made, lost_steps=1)], status="closed")
-    refused = decide(incident(), replace(at, incidents=(spent, incident())), replace(POLICY, lost_steps_budget=lost))
+    refused = decide_rung(
+        incident(), at.changed(incidents=(spent, incident())), replace(POLICY, lost_steps_budget=lost)
+    )
     assert f"would lose {lost} steps, more than is left of the budget of {lost}" in (refused.refusal or "")
 
 
@@ -153,7 +156,7 @@ def test_a_rollback_fences_before_it_moves_and_starts_last() -> None:
 @pytest.mark.parametrize("done", range(8))
 @pytest.mark.parametrize("prepares", [False, True])
 def test_a_plan_cut_short_is_taken_up_where_it_stopped(done: int, prepares: bool) -> None:
-    begun = run(jobs=replace(run().jobs, prepares=prepares))
+    begun = run(jobs=replace(run().jobs, start=StartSeen(prepares=prepares)))
     whole = plan_rollback(decision(), begun, POLICY).actions
     assert len(whole) == 6 + prepares
     later = reduce(apply, whole[:done], begun)
@@ -161,7 +164,7 @@ def test_a_plan_cut_short_is_taken_up_where_it_stopped(done: int, prepares: bool
 
 
 def test_a_start_is_prepared_before_the_old_job_is_stopped() -> None:
-    plan = plan_rollback(decision(), run(jobs=replace(run().jobs, prepares=True)), POLICY)
+    plan = plan_rollback(decision(), run(jobs=replace(run().jobs, start=StartSeen(prepares=True))), POLICY)
     assert [type(action) for action in plan.actions[:2]] == [PrepareJob, StopJob]
 
 
@@ -169,7 +172,7 @@ def test_what_nobody_can_say_counts_as_alive() -> None:
     unknown = run(jobs=JobsSeen(known=False, why_unknown="slurmctld is down"))
     for plan in (
         plan_rollback(decision(), unknown, POLICY),
-        decide(incident(), unknown, POLICY),
+        decide_rung(incident(), unknown, POLICY),
         plan_restart(unknown, Policy(mode="act", restart_on_crash=True), restarts_spent=0),
     ):
         assert plan.refusal == "job state unknown: slurmctld is down"
@@ -180,7 +183,7 @@ def test_what_nobody_can_say_counts_as_alive() -> None:
 
 def test_a_restart_that_could_not_save_is_not_begun() -> None:
     full = run(room_problem="/checkpoints has 1.0 GB free, and 4.0 GB are needed")
-    plan = decide(incident(), full, POLICY)
+    plan = decide_rung(incident(), full, POLICY)
     assert plan.refusal == "the coming saves would find no room: /checkpoints has 1.0 GB free, and 4.0 GB are needed"
     assert plan.waits
     assert not plan.actions
@@ -192,7 +195,7 @@ def test_a_restart_that_could_not_save_is_not_begun() -> None:
 )
 def test_in_quiet_hours_nothing_is_decided(at: str, quiet: bool) -> None:
     policy = replace(POLICY, quiet_hours=("22:00-06:00",))
-    plan = decide(incident(), run(minute_of_day=60 * int(at[:2]) + int(at[3:])), policy)
+    plan = decide_rung(incident(), run(minute_of_day=60 * int(at[:2]) + int(at[3:])), policy)
     assert (plan.refusal is not None) is quiet
     assert plan.waits is quiet
 
@@ -207,29 +210,29 @@ def test_a_rollback_that_is_too_dear_is_a_persons_to_decide() -> None:
     large = run(step_time_s=36.0, world_size=1000)  # 10 GPU-hours a step; back from 80 to 30
     spent = incident(id="incident-0", rollbacks=[replace(decision(), lost_gpu_hours=300.0)], status="closed")
     policy = replace(POLICY, gpu_hours_budget=800.0)
-    assert decide(incident(), large, policy).decision is not None
-    plan = decide(incident(), replace(large, incidents=(spent, incident())), replace(policy, rollback_budget=9))
+    assert decide_rung(incident(), large, policy).decision is not None
+    plan = decide_rung(incident(), large.changed(incidents=(spent, incident())), replace(policy, rollback_budget=9))
     assert plan.decision is not None
     dear = replace(policy, gpu_hours_budget=799.0, rollback_budget=9)
-    refused = decide(incident(), replace(large, incidents=(spent, incident())), dear)
+    refused = decide_rung(incident(), large.changed(incidents=(spent, incident())), dear)
     assert refused.refusal == "the rollback would cost 500 GPU-hours, and 499 are left of the budget of 799"
     assert not refused.waits
     assert (
-        decide(incident(), run(), replace(POLICY, gpu_hours_budget=0.0)).decision is not None
+        decide_rung(incident(), run(), replace(POLICY, gpu_hours_budget=0.0)).decision is not None
     )  # its price is not known
 
 
 def test_a_target_that_only_its_pin_is_left_of_is_brought_back_first() -> None:
-    there = tuple(replace(c, only_pinned=c.global_step == 30, verified=None) for c in run().checkpoints)
-    plan = decide(incident(), run(checkpoints=there), POLICY)
+    there = tuple(replace(c, only_pinned=c.global_step == 30, verified=None) for c in run().folders.checkpoints)
+    plan = decide_rung(incident(), run(checkpoints=there), POLICY)
     assert plan.actions == (RestorePinned("global_step30"),)
     restored = reduce(apply, plan.actions, run(checkpoints=there))
-    assert decide(incident(), restored, POLICY).actions == (VerifyCheckpoint("global_step30"),)
+    assert decide_rung(incident(), restored, POLICY).actions == (VerifyCheckpoint("global_step30"),)
 
 
 def test_a_pin_beyond_the_target_is_not_moved() -> None:
     pinned = replace(checkpoint(70), only_pinned=True)
-    there = tuple(pinned if c.global_step == 70 else c for c in run().checkpoints)
+    there = tuple(pinned if c.global_step == 70 else c for c in run().folders.checkpoints)
     actions = plan_rollback(decision(), run(checkpoints=there), POLICY).actions
     moved = next(a for a in actions if isinstance(a, QuarantineCheckpoints))
     assert "global_step70" not in moved.tags
@@ -264,7 +267,7 @@ def test_what_a_rollback_loses_is_counted_from_the_line_in_force() -> None:
 
 def test_elsewhere_is_refused_by_its_own_name() -> None:
     away = run(jobs=JobsSeen(known=False, why_unknown="out of sight", elsewhere=True))
-    refused = (plan_rollback(decision(), away, POLICY), decide(incident(), away, POLICY))
+    refused = (plan_rollback(decision(), away, POLICY), decide_rung(incident(), away, POLICY))
     assert {plan.refusal for plan in refused} == {ELSEWHERE}
 
 
@@ -285,20 +288,20 @@ def test_jobs_that_were_submitted_in_part_are_completed() -> None:
 def test_a_successors_checkpoints_are_never_moved() -> None:
     ours = decision()
     later = reduce(apply, plan_rollback(ours, run(), POLICY).actions, run())
-    grown = replace(later, checkpoints=(*later.checkpoints, checkpoint(50)), latest_tag="global_step50")
+    grown = later.changed(checkpoints=(*later.folders.checkpoints, checkpoint(50)), latest_tag="global_step50")
     assert plan_rollback(ours, grown, POLICY).actions == ()
-    crashed = replace(grown, jobs=JobsSeen(), started_rollbacks=frozenset({ours.id}))
+    crashed = grown.changed(jobs=JobsSeen(), journals=journals_for(ours.id))
     assert plan_rollback(ours, crashed, POLICY).actions == ()
 
 
 def test_the_target_counts_back_from_the_early_end_of_the_onset() -> None:
-    target = choose_target(incident(), POLICY.ladder[0], run(), POLICY)
+    target = target_of(incident(), POLICY.ladder[0], run(), POLICY)
     assert target.tag == "global_step30"  # 47 - 10 = 37
 
 
 def test_an_incomplete_or_unsound_checkpoint_is_no_target() -> None:
     found = (checkpoint(10), checkpoint(20, verified=False), checkpoint(30, complete=False), checkpoint(40))
-    assert choose_target(incident(), POLICY.ladder[0], run(checkpoints=found), POLICY).tag == "global_step10"
+    assert target_of(incident(), POLICY.ladder[0], run(checkpoints=found), POLICY).tag == "global_step10"
 
 
 def test_the_margin_grows_with_each_rung_that_failed_and_never_comes_nearer_again() -> None:
@@ -307,33 +310,33 @@ def test_the_margin_grows_with_each_rung_that_failed_and_never_comes_nearer_agai
     states = run(checkpoints=tuple(checkpoint(step) for step in range(10, 800, 10)))
     tried = replace(decision(), target_step=690)
     steps = [
-        choose_target(incident(**far, rollbacks=[tried] * failed), earlier, states, POLICY).global_step
+        target_of(incident(**far, rollbacks=[tried] * failed), earlier, states, POLICY).global_step
         for failed in range(4)
     ]
     assert steps == [690, 680, 660, 620]
-    near = choose_target(incident(**far, rollbacks=[replace(tried, target_step=100)]), POLICY.ladder[0], states, POLICY)
+    near = target_of(incident(**far, rollbacks=[replace(tried, target_step=100)]), POLICY.ladder[0], states, POLICY)
     assert near.global_step == 100
 
 
 def test_in_the_risky_time_earlier_is_before_the_upper_half_of_the_lr_ramp() -> None:
     earlier = Rung(name="earlier", hypothesis="…", target="earlier", reseed=True)
-    assert choose_target(incident(), earlier, run(), POLICY).tag == "global_step10"
+    assert target_of(incident(), earlier, run(), POLICY).tag == "global_step10"
 
 
 def test_without_a_checkpoint_before_the_onset_it_starts_from_scratch() -> None:
-    target = choose_target(incident(onset_range=(12, 12)), POLICY.ladder[0], run(), POLICY)
+    target = target_of(incident(onset_range=(12, 12)), POLICY.ladder[0], run(), POLICY)
     assert (target.tag, target.global_step) == (None, 0)
 
 
 def test_a_target_not_yet_verified_is_verified_before_anything_is_decided() -> None:
     unread = run(checkpoints=tuple(checkpoint(step, verified=None) for step in range(10, 90, 10)))
-    plan = decide(incident(), unread, POLICY)
+    plan = decide_rung(incident(), unread, POLICY)
     assert plan.actions == (VerifyCheckpoint("global_step30"),)
     assert plan.decision is None
 
 
 def test_a_target_gone_bad_after_the_decision_is_refused() -> None:
-    bad = tuple(replace(c, verified=False, problem="a CRC is wrong") for c in run().checkpoints)
+    bad = tuple(replace(c, verified=False, problem="a CRC is wrong") for c in run().folders.checkpoints)
     plan = plan_rollback(decision(), run(checkpoints=bad), POLICY)
     assert not plan.actions
     assert plan.refusal is not None
@@ -342,7 +345,7 @@ def test_a_target_gone_bad_after_the_decision_is_refused() -> None:
 
 def test_the_decision_says_what_is_changed_from_the_runs_own_settings() -> None:
     rung = Rung(name="warmup x8", hypothesis="…", target="before_risky_window", reseed=True, lr_warmup_factor=8)
-    made = decide(incident(), run(), Policy(mode="act", ladder=(rung,))).decision
+    made = decide_rung(incident(), run(), Policy(mode="act", ladder=(rung,))).decision
     assert made is not None
     assert made.overrides.standing.lr == replace(LR, warmup=160, anchor=10)
     assert made.overrides.once is not None
@@ -366,7 +369,7 @@ def test_the_decision_says_what_is_changed_from_the_runs_own_settings() -> None:
     ],
 )
 def test_a_refusal_is_a_sentence_and_has_no_actions(policy: Policy, changed: dict[str, object], says: str) -> None:
-    plan = decide(incident(), run(**changed), policy)
+    plan = decide_rung(incident(), run(**changed), policy)
     assert plan.refusal is not None
     assert says in plan.refusal
     assert not plan.actions
@@ -396,7 +399,7 @@ def test_a_crash_and_a_hang_are_restarted_unless_a_person_or_the_budget_says_no(
 
 def test_the_cooldown_counts_from_the_last_decision() -> None:
     tried = incident(rollbacks=[replace(decision(), failed="diverged again", decided_unix_s=1990.0)])
-    plan = decide(tried, run(incidents=(tried,)), Policy(cooldown_s=60))
+    plan = decide_rung(tried, run(incidents=(tried,)), Policy(cooldown_s=60))
     assert plan.refusal is not None
     assert "50 s of cooldown" in plan.refusal
     assert plan.waits
@@ -404,7 +407,7 @@ def test_the_cooldown_counts_from_the_last_decision() -> None:
 
 def test_a_rung_that_needs_what_nobody_reported_is_skipped() -> None:
     rung = Rung(name="warmup", hypothesis="…", lr_warmup_factor=8)
-    plan = decide(incident(baseline=Baseline(seed=3)), run(), Policy(ladder=(rung,)))
+    plan = decide_rung(incident(baseline=Baseline(seed=3)), run(), Policy(ladder=(rung,)))
     assert plan.skip is not None
     assert "has not reported its LR schedule" in plan.skip.reason
     assert (plan.decision, plan.refusal, plan.actions) == (None, None, ())
@@ -412,10 +415,10 @@ def test_a_rung_that_needs_what_nobody_reported_is_skipped() -> None:
 
 @pytest.mark.parametrize("kind", [k for k in VerdictKind if k is not VerdictKind.DIVERGED])
 def test_only_a_divergence_leads_to_a_rollback(kind: VerdictKind) -> None:
-    plan = plan_recovery(Verdict(kind=kind, reason="…"), run(), POLICY)
+    plan = plan_recovery(run().changed(verdict=Verdict(kind=kind, reason="…")), POLICY)
     assert plan.actions == ()
     assert plan.decision is None
-    assert plan_recovery(DIVERGED, run(), POLICY).decision is not None
+    assert plan_recovery(run(), POLICY).decision is not None
 
 
 def test_a_job_that_never_reports_is_not_started_for_ever() -> None:
@@ -427,10 +430,10 @@ def test_a_job_that_never_reports_is_not_started_for_ever() -> None:
 def test_a_crash_goes_on_from_the_last_whole_checkpoint_and_rolls_nothing_back() -> None:
     policy = Policy(mode="act", restart_on_crash=True)
     down = run(jobs=JobsSeen(), incidents=(), checkpoints=(checkpoint(10), checkpoint(20, complete=False)))
-    assert plan_restart(replace(down, latest_tag="global_step10"), policy, restarts_spent=0).actions == (
+    assert plan_restart(down.changed(latest_tag="global_step10"), policy, restarts_spent=0).actions == (
         StartJob(None, None),
     )
-    torn = plan_restart(replace(down, latest_tag=""), policy, restarts_spent=0)
+    torn = plan_restart(down.changed(latest_tag=""), policy, restarts_spent=0)
     assert [type(a) for a in torn.actions] == [PointLatest, StartJob]
     assert plan_restart(down, policy, restarts_spent=3).refusal is not None
     assert plan_restart(down, Policy(mode="act"), restarts_spent=0).refusal is not None
@@ -440,12 +443,12 @@ def test_a_crash_goes_on_from_the_last_whole_checkpoint_and_rolls_nothing_back()
 
 def test_a_rollback_whose_job_was_seen_is_not_unfinished_whatever_the_log_had_no_time_to_say() -> None:
     """What that job has written since must not be taken back, as if it had been a rollback cut short."""
-    decision = decide(incident(), run(), POLICY).decision
+    decision = decide_rung(incident(), run(), POLICY).decision
     assert decision is not None
     cut_short = run(incidents=(incident(status="decided", rollbacks=[replace(decision, begun=True)]),))
     assert [i.id for i in cut_short.unfinished] == ["incident-1"]
-    assert replace(cut_short, started_rollbacks=frozenset({decision.id})).unfinished == ()
+    assert cut_short.changed(journals=journals_for(decision.id)).unfinished == ()
     alive = JobsSeen(writers=(WriterSeen(id="process 43", rollback=decision.id),))
-    assert replace(cut_short, jobs=alive).unfinished == ()
+    assert cut_short.changed(jobs=alive).unfinished == ()
     undone_half_way = incident(status="closed", rollbacks=[replace(decision, applied=True)], undoing="incident-1")
     assert [i.id for i in run(incidents=(undone_half_way,)).unfinished] == ["incident-1"]

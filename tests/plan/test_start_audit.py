@@ -2,117 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sentinel.act.look import Look
 from sentinel.act.starts import Starts, left_by_others
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident.incident import Proof
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import Ancestor, Continued, Start, Trail
 from sentinel.plan.starts.checks import audit
 from sentinel.plan.starts.curves import learning_rate
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
-from sentinel.vocabulary.pacing import LrSchedule
-from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, RunFinished, RunStarted, Sample, StateLoaded
+from sentinel.vocabulary.overrides import TrainingSettings
+from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
+from tests.support.audited_starts import (
+    ANCESTOR,
+    AT,
+    BATCH,
+    CLEAN,
+    HALF,
+    HALVED,
+    LINE,
+    LOADED,
+    LR,
+    RESET,
+    STARTED,
+    V,
+    at_anchor,
+    decided,
+    sample,
+    start,
+    steps,
+)
+from tests.support.facts import facts_of, look_of
 from tests.support.log_lines import logged
 
-AT, BATCH, LAYERS = 100, 8, ("embedding", "h.0", "h.1", "head")
-LR = LrSchedule(peak=1e-3, warmup=20, decay_start=20, decay_end=400)
-FP16 = {"loss_scale": 4096.0}
-
-
-def sample(step: int, *, attempt: int = 1, data: int | None = None, lr_at: int | None = None, **other: Any) -> Sample:
-    """Of a healthy run: `data` and `lr_at` are the steps whose batch and learning rate it has."""
-    v = 50.0 * (1 - 0.5 ** (step / 40))
-    facts = {
-        "loss": 6.0 - 0.01 * step + 0.05 * ((step * 7) % 5),
-        "adam_variance_l1": v,
-        "adam_variance_max": v / 1000,
-        "lr": LR.lr(step=step if lr_at is None else lr_at),
-        "seqlen": 64,
-        "global_batch_samples": BATCH,
-        "consumed_samples": BATCH * step,
-        "batch_digest": 7919 * (step if data is None else data) + 1,
-        **FP16,
-    }
-    return Sample(attempt=attempt, global_step=step, time_unix_s=float(step), **(facts | other))
-
-
-STARTED = RunStarted(attempt=1, time_unix_s=0.0, seed=3, adam_beta2=0.95, lr_schedule=LR.to_json(), world_size=2)
-LINE = [sample(step) for step in range(1, AT + 31)]
-V = LINE[AT - 1].adam_variance_l1 or 0.0
-ANCESTOR = Ancestor(
-    started=STARTED,
-    recent=tuple(LINE[AT - 64 : AT]),
-    later=tuple(LINE[AT : AT + 20]),
-    layers=LayerVariance(
-        attempt=1,
-        global_step=AT,
-        time_unix_s=0.0,
-        layers=LAYERS,
-        adam_variance_l1=(V / 4,) * 4,
-        adam_variance_max=(0.1,) * 4,
-    ),
-    trail=Trail(LINE),
-)
-LOADED = StateLoaded(
-    attempt=2,
-    global_step=AT,
-    time_unix_s=0.0,
-    adam_variance_l1=V,
-    adam_variance_max=V / 1000,
-    layers=LAYERS,
-    layer_variance_l1=(V / 4,) * 4,
-)
-
-
-def steps(n: int = 20, **other: Callable[[int], Any]) -> tuple[Sample, ...]:
-    """The attempt's first steps; other values by the step."""
-    return tuple(
-        sample(step, attempt=2, **{key: of(step) for key, of in other.items()}) for step in range(AT + 1, AT + 1 + n)
-    )
-
-
-CLEAN = Start(
-    started=replace(STARTED, attempt=2, parent_attempt=1, resumed_from=AT),
-    samples=steps(),
-    loaded=LOADED,
-    ancestor=ANCESTOR,
-    newest=Checkpoint(tag=f"global_step{AT}", global_step=AT, complete=True),
-    pointed=frozenset({AT}),
-)
 STOPPED = replace(ANCESTOR, later=(), trail=Trail(LINE[:AT]))  # its last step was the one that it saved
 FORESEEN = replace(STOPPED, trail=Trail(LINE[:AT]))  # and its save foresaw the next eight batches
 FORESEEN.trail.foresee(AT, [s.batch_digest or 0 for s in LINE[AT : AT + 8]])
 
 
-def decided(standing: TrainingSettings | None = None, *, step: int = AT, **once: Any) -> dict[str, Any]:
-    from sentinel.act.starts import _unrecorded
-
-    overrides = Overrides(
-        incident="incident-1",
-        rollback="incident-1-r1",
-        anchor=Anchor(global_step=step, consumed_samples=step * BATCH),
-        standing=standing or TrainingSettings(),
-        once=Once(id="incident-1-r1", **once) if once else None,
-    )
-    told = {"rollback": "incident-1-r1", "applied_once": ("incident-1-r1",) if once else (), "applies": ("lr", "seed")}
-    return {"rollback": _unrecorded(overrides), "told": told}
-
-
-def start(told: dict[str, Any] | None = None, **changed: Any) -> Start:
-    return replace(CLEAN, **changed, started=replace(CLEAN.started, **(told or {})))
-
-
-HALF = LrSchedule(peak=5e-4, warmup=20, decay_start=20, decay_end=400)
 NEWER = Checkpoint(tag="global_step120", global_step=120, complete=True)
 TORN = replace(NEWER, complete=False, problem="zero_pp_rank_0.pt is empty")
 OTHER_SHARD = replace(LOADED, adam_variance_l1=V * 1.1, layer_variance_l1=(V / 4, V / 4, V * 0.3, V * 0.3))
@@ -174,16 +107,8 @@ def test_each_fault_is_named_in_a_sentence(fault: str, bad: Start) -> None:
     assert found.settled
 
 
-def at_anchor(**changed: Any) -> dict[str, Any]:
-    return {"first_sample_index": AT * BATCH, "skipped_samples": 0, **changed}
-
-
-HALVED = decided(TrainingSettings(lr=HALF))
-HALVED["told"] |= {"lr_schedule": HALF.to_json(), "lr": HALF.lr(step=AT + 1)}
 RESEEDED = decided(seed=5)
 RESEEDED["told"] |= at_anchor(seed=5)
-RESET = decided(reset_moments=True)
-RESET["told"] |= at_anchor(moments_reset_steps=(AT,))
 LATER = decided(seed=5, step=AT - 40)  # reseeded earlier, by the ancestor: nothing is new at this start
 LATER["told"] |= {"seed": 5}
 LATE = [replace(s, lr=LR.lr(step=s.global_step - 1)) for s in LINE]  # Megatron: the first step has step 0's rate
@@ -264,7 +189,7 @@ def test_a_checkpoint_that_the_attempt_may_be_saving_over_an_earlier_one_is_not_
     if finished:
         history.push(ends)
     half = Checkpoint(tag="global_step40", global_step=40, complete=False, problem="it has no model file")
-    state = RunState(now_unix_s=2.0, checkpoints=(half,), last_step=seen, step_time_s=0.1)
+    state = facts_of(now_unix_s=2.0, checkpoints=(half,), last_step=seen, step_time_s=0.1)
     found = left_by_others(history.attempts[2], history, state, took_s=0.3)
     assert (found and found.global_step) == newest
 
@@ -298,8 +223,8 @@ def test_a_start_from_scratch_is_told_also_once_latest_names_what_it_has_saved(
     if own:
         history.push(CheckpointSaved(attempt=2, global_step=10, time_unix_s=2.0, tag="global_step10"))
     saves = tuple(Checkpoint(tag=f"global_step{step}", global_step=step, complete=True) for step in (10, 40))
-    run = RunState(now_unix_s=9.0, checkpoints=saves, latest_tag=latest, last_step=first + 11, step_time_s=0.1)
+    run = facts_of(now_unix_s=9.0, checkpoints=saves, latest_tag=latest, last_step=first + 11, step_time_s=0.1)
     verdict = Verdict(kind=VerdictKind.HEALTHY, reason="")
-    look = Look.of(history, Series(Thresholds()), run=run, verdict=verdict, events=logged(*events))
+    look = look_of(history, Series(Thresholds()), run.changed(verdict=verdict, events=logged(*events)))
     found = Starts().audit(look)
     assert (found and found.fault) == fault

@@ -12,7 +12,7 @@ import pytest
 from sentinel.plan.starts.audit import Continued, Start, Trail
 from sentinel.plan.starts.checks import audit
 from sentinel.vocabulary.sample import Sample
-from tests.plan.test_start_audit import ANCESTOR, AT, CLEAN, HALVED, LINE, STARTED, decided, sample, start, steps
+from tests.support.audited_starts import ANCESTOR, AT, CLEAN, HALVED, LINE, STARTED, decided, sample, start, steps
 
 NORMS = [replace(s, grad_norm=1.0 + 0.1 * (s.global_step % 3)) for s in LINE]
 WITH_NORMS = replace(ANCESTOR, recent=tuple(NORMS[AT - 64 : AT]), later=tuple(NORMS[AT : AT + 20]))

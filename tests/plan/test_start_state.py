@@ -10,7 +10,7 @@ import pytest
 from sentinel.plan.starts.audit import Continued, Start
 from sentinel.plan.starts.checks import audit
 from sentinel.vocabulary.sample import StateLoaded, StateSaved, decode, encode
-from tests.plan.test_start_audit import ANCESTOR, AT, LAYERS, STARTED, start
+from tests.support.audited_starts import ANCESTOR, AT, LAYERS, STARTED, start
 
 SAVED = StateSaved(
     attempt=1,
@@ -115,7 +115,7 @@ def test_a_state_that_lies_otherwise_on_the_ranks_is_the_same(changed: dict[str,
 
 
 def test_moments_that_a_rung_has_reset_are_no_fault() -> None:
-    from tests.plan.test_start_audit import RESET
+    from tests.support.audited_starts import RESET
 
     bare = replace(loaded(adam_variance_l1=0.0, momentum_l2=0.0, adam_step=0, adam_step_least=0))
     told = RESET["told"]

@@ -11,19 +11,20 @@ import pytest
 
 from sentinel.judge.events import Event as JudgeEvent
 from sentinel.judge.events import EventKind
-from sentinel.judge.recovery_check import Answer, Recovery
+from sentinel.judge.recovery_check import Recovery, RecoveryOutcome
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Mode, Policy
-from sentinel.plan.facts import Failure, Memory, Outcome, Readings
+from sentinel.plan.facts import Failure
 from sentinel.plan.incident.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
 from sentinel.plan.incident.log_events import IncidentEvent
-from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign, SpoiltSpan, WriterSeen
+from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign, SpoiltSpan, StartSeen, WriterSeen
+from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.starts.evidence import Evidence
-from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
+from sentinel.plan.turn import OLD_AFTER_S, decide, opens_incident
 from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.plan.looks import DOWN, FINISHED, HEALTHY, STALLED, history, look
@@ -34,6 +35,7 @@ ACT, APPROVE, OBSERVE = (Policy(mode=mode) for mode in ("act", "approve", "obser
 RESTART = Policy(mode="act", restart_on_crash=True, restart_on_hang=True)
 MADE = decision()
 GONE = JobsSeen()
+PREPARES = replace(run().jobs, start=StartSeen(prepares=True))
 JUST_SAVED = Sign(what="mp_rank_00_model_states.pt", age_s=1.0, checkpoint=True)
 OURS = JobsSeen(writers=(WriterSeen(id="process 43", rollback=MADE.id),))
 SPIKE = Verdict(kind=VerdictKind.SPIKE, reason="the loss left its band")
@@ -116,7 +118,7 @@ NO_INCIDENT: list[Any] = [
     (STALLED, {}, ACT, [], None, None),
     (STALLED, {"silent_s": 500.0}, RESTART, [], None, None),
     (STALLED, {}, RESTART, [], StopJob, None),
-    (STALLED, {"jobs": JobsSeen(writers=run().jobs.writers, prepares=True)}, RESTART, [], PrepareJob, None),
+    (STALLED, {"jobs": PREPARES}, RESTART, [], PrepareJob, None),
     (STALLED, {"events": starts(1, 1, 1)}, RESTART, [], None, Outcome.PERSON_NEEDED),
     (STALLED, {"paused": True}, RESTART, [], None, None),
 ]  # fmt: skip
@@ -130,7 +132,8 @@ def answer_of(verdict: Verdict, seen: dict[str, Any], policy: Policy) -> tuple[l
     seen = {"silent_s": 700.0, "stalled_after_s": 600.0, **seen}
     if seen.pop("undoing", False):
         begun_undo(seen["incidents"][0])
-    turn = next_turn(look(verdict=verdict, **seen), policy)
+    memory = seen.pop("memory", Memory())
+    turn = decide(look(verdict=verdict, **seen), policy, memory)
     assert turn.reason
     assert len(turn.actions) <= 1
     return [e.kind for e in turn.records], type(turn.actions[0]) if turn.actions else None, turn.outcome
@@ -147,7 +150,7 @@ WAITING = incident(waits=[Wait(rung="patience", hypothesis="…", from_step=88, 
 PERSONS = incident(onset_range=None)
 FAILED = incident(rollbacks=[replace(MADE, failed="diverged again")])
 SPENT = Policy(mode="act", rollback_budget=0)
-SCRIPT = JobsSeen(writers=run().jobs.writers, script_baseline=Baseline(clip_grad=1.0))
+SCRIPT = JobsSeen(writers=run().jobs.writers, start=StartSeen(script_baseline=Baseline(clip_grad=1.0)))
 UNVERIFIED = {"checkpoints": tuple(checkpoint(s, verified=None) for s in range(10, 90, 10))}
 PATIENCE = Policy(mode="act", ladder=(Rung(name="patience", hypothesis="…", wait_steps=9),))
 SKIPPED = Policy(mode="observe", ladder=(Rung(name="clip", hypothesis="…", clip_grad_factor=0.5),))
@@ -160,7 +163,7 @@ SETTLES = {"jobs": GONE, "quiet_s": 3.0, "signs": (JUST_SAVED,), "attempts": END
 
 OPEN: list[Any] = [
     (incident(), DIVERGED, {}, ACT, ["decided"], StopJob, None),
-    (incident(), DIVERGED, {"jobs": replace(run().jobs, prepares=True)}, ACT, ["decided"], PrepareJob, None),
+    (incident(), DIVERGED, {"jobs": PREPARES}, ACT, ["decided"], PrepareJob, None),
     (incident(), DIVERGED, UNVERIFIED, ACT, [], VerifyCheckpoint, None),
     (incident(), DIVERGED, UNVERIFIED, APPROVE, [], VerifyCheckpoint, None),
     (incident(), DIVERGED, UNVERIFIED, OBSERVE, [], VerifyCheckpoint, None),
@@ -269,7 +272,7 @@ def test_a_new_attempt_proves_the_rollback_or_not(
     made = tuple(Sample(attempt=2, global_step=31 + n, time_unix_s=1.0, loss=3.0) for n in range(steps))
     found = None if report is None else Evidence(started=report, samples=made)
     now = {"jobs": OURS, **CARRIED_OUT, "history": history({1: 9, 2: 3}, started_for={2: MADE.id}), **seen}
-    told = {"incidents": (rolled("applied"),), "started_rollbacks": frozenset({MADE.id}), "evidence": found, **now}
+    told = {"incidents": (rolled("applied"),), "evidence": found, **now}
     assert answer_of(DIVERGED, told, ACT) == (records, None, outcome)
 
 
@@ -279,7 +282,7 @@ def test_a_change_without_effect_is_an_incident_of_its_own_once() -> None:
     found = Evidence(
         started=replace(REPORT, seed=3), samples=(Sample(attempt=2, global_step=31, time_unix_s=1.0, loss=3.0),) * 3
     )
-    told = {"incidents": (rolled("applied"), known), "started_rollbacks": frozenset({MADE.id}), "evidence": found}
+    told = {"incidents": (rolled("applied"), known), "evidence": found}
     policy = replace(ACT, on_contradicted="stop")
     assert answer_of(DIVERGED, {**seen, **told}, policy)[0] == ["not_proved", "stopped"]
     told["incidents"] = (rolled("applied"),)
@@ -293,7 +296,7 @@ def test_a_persons_own_rollback_that_is_contradicted_stops_and_tries_no_rung() -
         Evidence(started=replace(REPORT, seed=3), samples=made),
         replace(rolled("applied"), onset_range=None),
     )
-    told = {"incidents": (by_hand,), "started_rollbacks": frozenset({MADE.id}), "evidence": found}
+    told = {"incidents": (by_hand,), "evidence": found}
     assert answer_of(HEALTHY, {**seen, **told}, ACT)[0] == ["not_proved", "opened", "stopped"]
 
 
@@ -301,8 +304,8 @@ def test_a_contradicted_rung_is_recorded_as_not_taken_and_the_next_one_is_decide
     seen = {"jobs": OURS, **CARRIED_OUT, "history": history({1: 9, 2: 3}, started_for={2: MADE.id})}
     made = (Sample(attempt=2, global_step=31, time_unix_s=1.0, loss=3.0),) * 3
     found = Evidence(started=replace(REPORT, seed=3), samples=made)
-    told = {"incidents": (rolled("applied"),), "started_rollbacks": frozenset({MADE.id}), "evidence": found}
-    turn = next_turn(look(verdict=DIVERGED, **seen, **told), ACT)
+    told = {"incidents": (rolled("applied"),), "evidence": found}
+    turn = decide(look(verdict=DIVERGED, **seen, **told), ACT, Memory())
     log = [opened(1, 1, BASELINE, None, reason="…"), decided("incident-1", MADE), *turn.records]
     (after,) = fold(log)
     assert (after.status, after.tried, after.rollbacks[0].proof) == ("open", 1, Proof.CONTRADICTED)
@@ -310,7 +313,7 @@ def test_a_contradicted_rung_is_recorded_as_not_taken_and_the_next_one_is_decide
 
 
 RECOVERED, NOT_YET, NOT_AT_ALL = (
-    Recovery(answer=a, reason="…") for a in (Answer.RECOVERED, Answer.NOT_YET, Answer.FAILED)
+    Recovery(answer=a, reason="…") for a in (RecoveryOutcome.RECOVERED, RecoveryOutcome.NOT_YET, RecoveryOutcome.FAILED)
 )
 
 
@@ -344,7 +347,7 @@ def test_a_restart_after_a_crash_goes_on_from_what_the_rollback_has_saved() -> N
     held = rolled("holding", proof=Proof.CONFIRMED)
     saved = (*CARRIED_OUT["checkpoints"], checkpoint(40))
     now = {**CARRIED_OUT, "jobs": GONE, "incidents": (held,), "checkpoints": saved, "latest_tag": "global_step40"}
-    turn = next_turn(look(verdict=DOWN, **now), RESTART)
+    turn = decide(look(verdict=DOWN, **now), RESTART, Memory())
     assert turn.actions == (StartJob("incident-1", MADE.id, follow_up=True),)
     assert (turn.incident, turn.rollback) == (None, None)  # in the log it is no part of the incident's story
 
@@ -382,30 +385,30 @@ def test_a_proposal_is_done_once_a_person_agrees_to_just_that(
 
 def test_the_target_is_read_once_more_for_an_approval_and_that_is_remembered_once_it_is_done() -> None:
     found = look(verdict=DIVERGED, **approved(MADE))
-    turn = next_turn(found, APPROVE)
+    turn = decide(found, APPROVE, Memory())
     assert turn.memory.verified_for == {digest_of(MADE)}
-    failed = next_turn(replace(found, failure=Failure(reason="stale file handle")), APPROVE)
+    failed = decide(found.changed(failure=Failure(reason="stale file handle")), APPROVE, Memory())
     assert (failed.actions, failed.memory.verified_for) == ((), frozenset())
 
 
 @pytest.mark.parametrize("mode", ["observe", "approve", "act"])
 def test_a_rung_that_the_job_script_can_not_carry_is_skipped(mode: Mode) -> None:
-    jobs = replace(run().jobs, rewrites_script=True, carries=frozenset({"seed"}))
+    jobs = replace(run().jobs, start=StartSeen(rewrites_script=True, carries=frozenset({"seed"})))
     found, policy = look(verdict=DIVERGED, incidents=None, jobs=jobs), Policy(mode=mode)
     made = to_preview(found, policy)
     assert made is not None
-    refused = replace(found, memory=Memory(previews={digest_of(made): "line 7: --seed is not there"}))
+    refused = found.changed(previews={digest_of(made): "line 7: --seed is not there"})
     assert to_preview(refused, policy) is None
-    (skip,) = next_turn(refused, policy).records
+    (skip,) = decide(refused, policy, Memory()).records
     assert (skip.kind, skip.to_json()["reason"]) == ("rung_skipped", "line 7: --seed is not there")
-    taken = replace(found, memory=Memory(previews={digest_of(made): None}))
+    taken = found.changed(previews={digest_of(made): None})
     assert to_preview(taken, policy) is None
-    assert "rung_skipped" not in [e.kind for e in next_turn(taken, policy).records]
+    assert "rung_skipped" not in [e.kind for e in decide(taken, policy, Memory()).records]
 
 
 def test_nothing_is_tried_on_a_job_script_that_is_not_rewritten_or_has_nothing_to_carry() -> None:
     assert to_preview(look(verdict=DIVERGED, incidents=None), ACT) is None
-    jobs = replace(run().jobs, rewrites_script=True, carries=frozenset({"seed"}))
+    jobs = replace(run().jobs, start=StartSeen(rewrites_script=True, carries=frozenset({"seed"})))
     assert to_preview(look(verdict=HEALTHY, jobs=jobs), ACT) is None
     assert to_preview(look(verdict=DIVERGED, jobs=jobs, incidents=(rolled(),)), ACT) is None
 
@@ -414,7 +417,7 @@ def test_nothing_is_tried_on_a_job_script_that_is_not_rewritten_or_has_nothing_t
 def test_an_undo_that_was_cut_short_is_carried_to_its_end_in_mode_act(mode: Mode) -> None:
     half = rolled(status="closed")
     begun_undo(half)
-    turn = next_turn(look(verdict=DIVERGED, incidents=(half,)), Policy(mode=mode))
+    turn = decide(look(verdict=DIVERGED, incidents=(half,)), Policy(mode=mode), Memory())
     assert (turn.undo, turn.pins) == ((half,) if mode == "act" else (), None)
     assert (turn.message is None) is (mode == "act")
     assert not turn.records
@@ -423,7 +426,7 @@ def test_an_undo_that_was_cut_short_is_carried_to_its_end_in_mode_act(mode: Mode
 def test_an_incident_is_opened_with_the_readings_of_its_onset() -> None:
     found = look(verdict=DIVERGED, onset=OnsetReadings(best_mean=3.6, onset_tokens=9, onset_samples=7))
     assert opens_incident(found)
-    (opened,) = next_turn(found, OBSERVE).records
+    (opened,) = decide(found, OBSERVE, Memory()).records
     assert {
         k: getattr(opened, k)
         for k in ("incident", "attempt", "onset_range", "best_mean", "onset_tokens", "onset_samples")
@@ -439,25 +442,25 @@ def test_an_incident_is_opened_with_the_readings_of_its_onset() -> None:
 
 def test_a_look_that_hung_is_looked_at_again_once_and_not_at_first() -> None:
     slow = look(verdict=DIVERGED, took_s=OLD_AFTER_S + 1)
-    first = next_turn(slow, ACT)
+    first = decide(slow, ACT, Memory())
     assert [e.kind for e in first.records] == ["opened"]
-    again = next_turn(replace(slow, memory=first.memory), ACT)
+    again = decide(slow, ACT, first.memory)
     assert (again.records, again.alerts, again.memory.looked_again) == ((), (), True)
     assert "looking took 61 s" in again.notes[-1]
-    third = next_turn(replace(slow, memory=again.memory), ACT)
+    third = decide(slow, ACT, again.memory)
     assert ([e.kind for e in third.records], third.memory.looked_again) == (["opened"], False)
 
 
 def test_a_failure_that_needs_a_person_stops_the_incident_and_without_one_the_watch() -> None:
     hopeless = Failure(reason="sbatch: invalid account", permanent=True)
-    turn = next_turn(look(verdict=DIVERGED, incidents=None, failure=hopeless), ACT)
+    turn = decide(look(verdict=DIVERGED, incidents=None, failure=hopeless), ACT, Memory())
     assert ([e.kind for e in turn.records], turn.outcome) == (["stopped"], Outcome.PERSON_NEEDED)
-    alone = next_turn(look(verdict=DOWN, failure=hopeless), ACT)
+    alone = decide(look(verdict=DOWN, failure=hopeless), ACT, Memory())
     assert (alone.records, alone.outcome) == ((), None)
 
 
 def test_a_turn_that_failed_does_nothing_more() -> None:
-    turn = next_turn(look(verdict=DIVERGED, incidents=None, failure=Failure(reason="squeue timed out")), ACT)
+    turn = decide(look(verdict=DIVERGED, incidents=None, failure=Failure(reason="squeue timed out")), ACT, Memory())
     assert (turn.records, turn.actions, turn.outcome, turn.message) == ((), (), None, None)
     assert turn.failing
 
@@ -488,8 +491,8 @@ def test_the_checkpoint_that_is_pinned_is_the_newest_whole_one_left_behind_in_he
     verdict: Verdict, policy: Policy, seen: dict[str, Any], tag: str | None
 ) -> None:
     """None: the pins stay as they are."""
-    found = look(verdict=verdict, readings=Readings(last_step=85), **seen)
-    assert next_turn(found, policy).pins == (None if tag is None else tuple(filter(None, (tag,))))
+    found = look(verdict=verdict, judged_step=85, **seen)
+    assert decide(found, policy, Memory()).pins == (None if tag is None else tuple(filter(None, (tag,))))
 
 
 def test_a_verdict_and_a_plateau_are_logged_once() -> None:
@@ -504,13 +507,13 @@ def test_a_verdict_and_a_plateau_are_logged_once() -> None:
         reason="20 % above its sibling",
     )
     found = look(series=SimpleNamespace(events=(plateau,), last=None, logit_warning=None))
-    first = next_turn(found, ACT)
+    first = decide(found, ACT, Memory())
     assert first.notes == (
         "attempt 1 is healthy: the loss is inside its own noise band",
         "slower than it should be, for a person to look at: 20 % above its sibling",
     )
-    assert next_turn(replace(found, memory=first.memory), ACT).notes == ()
-    then = next_turn(replace(found, verdict=SPIKE, memory=first.memory), ACT)
+    assert decide(found, ACT, first.memory).notes == ()
+    then = decide(found.changed(verdict=SPIKE), ACT, first.memory)
     assert then.notes == ("attempt 1 is spike: the loss left its band",)
 
 
@@ -525,7 +528,7 @@ def test_while_a_person_or_a_doubt_holds_it_nothing_of_the_run_is_touched(mode: 
         incidents = () if status is None else (rolled(status) if status != "open" else incident(),)
         verdict = Verdict(kind=kind, reason="…", onset_range=(47, 49), alarm_step=88)
         seen = {"incidents": incidents, "silent_s": 700.0, "stalled_after_s": 600.0, **held}
-        turn = next_turn(look(verdict=verdict, **seen), policy)
+        turn = decide(look(verdict=verdict, **seen), policy, Memory())
         assert turn.reason
         if mode == "observe":
             assert all(isinstance(action, VerifyCheckpoint) for action in turn.actions)

@@ -10,7 +10,8 @@ import pytest
 
 from sentinel.act.starts import _in_force
 from sentinel.judge.history import History
-from sentinel.plan.facts import Facts, journals_of
+from sentinel.plan.facts import Facts
+from sentinel.plan.observation import JournalFacts
 from sentinel.plan.restart.restart import fruitless_starts, was_stopped_for_hanging
 from sentinel.plan.turn_incident import made_since
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample
@@ -37,6 +38,10 @@ def history(clock_s: float, *, steps: Mapping[int, int], saved: tuple[int, ...] 
     return told
 
 
+def journals_in(told: History) -> tuple[JournalFacts, ...]:
+    return facts(history=told).readings.journals
+
+
 def look(told: History, *events: dict[str, Any]) -> Facts:
     timed = logged(*({**event, "time_unix_s": DAEMON_UNIX_S} for event in events))
     return facts(history=told, events=timed)
@@ -47,10 +52,10 @@ CLOCKS = pytest.mark.parametrize("clock_s", [-600.0, 0.0, 600.0], ids=["behind",
 
 @CLOCKS
 def test_steps_from_before_a_start_are_none_that_weremade_since(clock_s: float) -> None:
-    assert made_since(journals_of(history(clock_s, steps={1: 200})), 1) == 0
-    assert made_since(journals_of(history(clock_s, steps={1: 200, 2: 3})), 1) == 3
-    assert made_since(journals_of(history(clock_s, steps={1: 7})), 0) == 7
-    assert made_since(journals_of(history(clock_s, steps={1: 200, 2: 3})), None) == 0
+    assert made_since(journals_in(history(clock_s, steps={1: 200})), 1) == 0
+    assert made_since(journals_in(history(clock_s, steps={1: 200, 2: 3})), 1) == 3
+    assert made_since(journals_in(history(clock_s, steps={1: 7})), 0) == 7
+    assert made_since(journals_in(history(clock_s, steps={1: 200, 2: 3})), None) == 0
 
 
 @CLOCKS
@@ -74,7 +79,8 @@ def test_the_attempt_thatwas_stopped_for_hanging_is_known_by_its_number(clock_s:
 def test_a_decision_is_in_force_for_the_attempts_after_it(clock_s: float) -> None:
     rollback = SimpleNamespace(id="incident-1-r1", after_attempt=1, decided_unix_s=DAEMON_UNIX_S - 60.0)
     state = SimpleNamespace(
-        overrides=SimpleNamespace(rollback=rollback.id), incidents=[SimpleNamespace(rollbacks=[rollback])]
+        folders=SimpleNamespace(overrides=SimpleNamespace(rollback=rollback.id)),
+        incidents=[SimpleNamespace(rollbacks=[rollback])],
     )
     told = history(clock_s, steps={1: 5, 2: 5})
     of = [_in_force(told.attempts[number], cast("Any", state)) for number in (1, 2)]

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Outcome
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, WriterSeen
+from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import StopJob
 from sentinel.plan.restart.decision import plan_recovery
 from sentinel.plan.restart.rollback import plan_rollback
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from tests.plan.looks import look
 from tests.support.recovery_plans import BASELINE, DIVERGED, POLICY, incident, run
 
@@ -25,7 +25,7 @@ OLD = AttemptSeen(number=3, job_id="33_2", fate=GONE)
 
 def decision(**changed: Any) -> Rollback:
     """As a turn makes it while attempt 3, a task of the array 33, runs."""
-    made = plan_recovery(DIVERGED, run(attempts=(OLD,), jobs=jobs("33_2", "33_[3-4%1]")), POLICY).decision
+    made = plan_recovery(run(attempts=(OLD,), jobs=jobs("33_2", "33_[3-4%1]")), POLICY).decision
     assert made is not None
     return replace(made, **changed)
 
@@ -77,7 +77,9 @@ def test_the_incident_log_keeps_what_was_there_at_the_decision() -> None:
 def test_a_newer_attempt_stops_the_completion_and_asks_a_person(mode: Any) -> None:
     half = incident(status="decided", rollbacks=[decision(begun=True)])
     attempts = (OLD, AttemptSeen(number=4, job_id="40"))
-    turn = next_turn(look(verdict=DIVERGED, incidents=(half,), attempts=attempts, jobs=jobs("40")), Policy(mode=mode))
+    turn = decide(
+        look(verdict=DIVERGED, incidents=(half,), attempts=attempts, jobs=jobs("40")), Policy(mode=mode), Memory()
+    )
     assert (turn.actions, turn.outcome) == ((), Outcome.PERSON_NEEDED)
     assert [event.kind for event in turn.records] == ["stopped"]
 
@@ -106,18 +108,20 @@ def test_an_undo_that_was_cut_short(
         undo_moves=moves,
     )
     seen = {"attempts": (AttemptSeen(number=1),), "jobs": jobs(*writers), "paused": paused}
-    turn = next_turn(look(verdict=DIVERGED, incidents=(half,), **seen), Policy(mode="act"))
+    turn = decide(look(verdict=DIVERGED, incidents=(half,), **seen), Policy(mode="act"), Memory())
     assert (bool(turn.undo), turn.outcome) == (carried, outcome)
     if outcome is not None:
         (event,) = turn.records
         told = replace(half, status="stopped", note=event.to_json()["reason"])
-        assert not next_turn(look(verdict=DIVERGED, incidents=(told,), **seen), Policy(mode="act")).records  # said once
+        assert not decide(
+            look(verdict=DIVERGED, incidents=(told,), **seen), Policy(mode="act"), Memory()
+        ).records  # said once
 
 
 @pytest.mark.parametrize("held", ["paused", "kill_file"])
 def test_a_decision_of_which_nothing_has_moved_waits_while_the_run_is_held(held: str) -> None:
     half = incident(status="decided", rollbacks=[decision()])
     seen = look(verdict=DIVERGED, incidents=(half,), attempts=(OLD,), jobs=jobs("33_2"), **{held: True})
-    turn = next_turn(seen, Policy(mode="act"))
+    turn = decide(seen, Policy(mode="act"), Memory())
     assert (turn.actions, turn.outcome) == ((), None)
     assert "none of its files has moved" in (turn.message or "")

@@ -7,24 +7,27 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.look import Look
-from sentinel.judge.history import History
-from sentinel.judge.series import Series
-from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.alerts.sentences import sentence
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Mode, Policy
-from sentinel.plan.facts import Outcome
 from sentinel.plan.incident import events
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident, Wait
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
-from sentinel.plan.observation import JobsSeen, RunState
-from sentinel.plan.restart.decision import Wanted, decide, has_not_healed, onset_past, plan_by_hand, plan_recovery
-from sentinel.plan.turn import next_turn
+from sentinel.plan.observation import JobsSeen, StartSeen
+from sentinel.plan.outcome import Memory, Outcome
+from sentinel.plan.restart.decision import (
+    ManualRollback,
+    decide_rung,
+    has_not_healed,
+    onset_past,
+    plan_by_hand,
+    plan_recovery,
+)
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.support.recovery_plans import DIVERGED, decision, incident, run
 
@@ -52,9 +55,8 @@ class Watched:
         return only
 
     def turn(self, verdict: Verdict, **state: Any) -> Outcome | None:
-        seen: RunState = run(incidents=(self.incident,), **state)
-        look = Look.of(History(), Series(Thresholds()), run=seen, verdict=verdict, events=tuple(self.events))
-        turn = next_turn(look.facts, self._policy)
+        facts = run(verdict=verdict, incidents=(self.incident,), events=tuple(self.events), **state)
+        turn = decide(facts, self._policy, Memory())
         for record in turn.records:
             self._append(record)
         assert not turn.actions, "nothing is done while it waits"
@@ -66,7 +68,7 @@ class Watched:
 
 
 def test_a_wait_is_recorded_and_has_no_actions() -> None:
-    plan = decide(incident(), run(last_step=90), Policy(ladder=(PATIENCE,), rollback_budget=0))
+    plan = decide_rung(incident(), run(last_step=90), Policy(ladder=(PATIENCE,), rollback_budget=0))
     assert (plan.actions, plan.decision, plan.refusal) == ((), None, None)
     assert plan.wait is not None
     assert (plan.wait.rung, plan.wait.from_step, plan.wait.until_step) == ("patience", 90, 290)
@@ -106,7 +108,7 @@ def test_a_baseline_that_lacks_the_job_script_is_completed_before_anything_is_de
     assert watched.turn(DIVERGED, jobs=away) is None
     assert len(watched.events) == told  # neither refused nor shadowed
     script = Baseline(clip_grad=1.0, adam_beta2=0.95, seed=77)
-    there = JobsSeen(writers=run().jobs.writers, script_baseline=script)
+    there = JobsSeen(writers=run().jobs.writers, start=StartSeen(script_baseline=script))
     assert watched.turn(DIVERGED, jobs=there) is None
     assert watched.last["event"] == "baseline_completed"
     assert "job script" in (sentence(watched.events[-1]) or "")
@@ -124,15 +126,15 @@ def test_a_baseline_that_lacks_the_job_script_is_completed_before_anything_is_de
 
 def test_the_rung_after_a_wait_is_decided_as_if_it_were_the_first() -> None:
     waited = replace_waits(incident())
-    made = decide(waited, run(incidents=(waited,)), Policy(ladder=(PATIENCE, RESEED))).decision
+    made = decide_rung(waited, run(incidents=(waited,)), Policy(ladder=(PATIENCE, RESEED))).decision
     assert made is not None
     assert (made.rung, made.id) == ("reseed", "incident-1-r1")
-    spent = decide(waited, run(incidents=(waited,)), Policy(ladder=(PATIENCE,)))
+    spent = decide_rung(waited, run(incidents=(waited,)), Policy(ladder=(PATIENCE,)))
     assert spent.refusal == ("the ladder's 1 rungs are used up: 1 tried without recovery, 0 could not be carried out")
 
 
 def replace_waits(opened: Incident) -> Incident:
-    plan = decide(opened, run(), Policy(ladder=(PATIENCE,)))
+    plan = decide_rung(opened, run(), Policy(ladder=(PATIENCE,)))
     assert plan.wait is not None
     return replace(opened, waits=[replace(plan.wait, failed="still diverged")])
 
@@ -148,10 +150,10 @@ def test_a_job_that_is_gone_can_not_heal() -> None:
 
 def test_a_wait_after_a_rung_that_failed_can_heal_too() -> None:
     failed = incident(rollbacks=[replace(decision(), failed="diverged again")])
-    plan = decide(failed, run(incidents=(failed,), last_step=140), Policy(ladder=(RESEED, PATIENCE)))
+    plan = decide_rung(failed, run(incidents=(failed,), last_step=140), Policy(ladder=(RESEED, PATIENCE)))
     assert plan.wait is not None
     failed.waits.append(plan.wait)
-    assert plan_recovery(DIVERGED, run(incidents=(failed,)), Policy()).reason.startswith("'patience' watches until")
+    assert plan_recovery(run(incidents=(failed,)), Policy()).reason.startswith("'patience' watches until")
 
 
 @pytest.mark.parametrize("mode", ["observe", "approve"])
@@ -202,7 +204,7 @@ def test_waits_are_told_as_sentences() -> None:
 
 @pytest.mark.parametrize("name", ["patience", "the model"])
 def test_a_rung_that_starts_nothing_is_no_rollback_by_hand(name: str) -> None:
-    plan = plan_by_hand(Wanted(to="global_step30", rung=name), DIVERGED, run(), Policy(ladder=(PATIENCE, PAGE)))
+    plan = plan_by_hand(ManualRollback(to="global_step30", rung=name), run(), Policy(ladder=(PATIENCE, PAGE)))
     assert plan.refusal == f"rung {name!r} starts nothing: there is nothing to apply at a restart"
 
 
@@ -213,7 +215,7 @@ def test_the_data_of_the_onset_is_skipped_from_the_target_to_the_margin_past_it(
     diverged = incident(onset_samples=49 * 16, batch_samples=16)
     policy = Policy(ladder=(PAST,), margin_steps=10)
     assert onset_past(diverged, policy) == 59 * 16
-    made = decide(diverged, run(incidents=(diverged,)), policy).decision
+    made = decide_rung(diverged, run(incidents=(diverged,)), policy).decision
     assert made is not None
     assert made.target_step == 30
     assert made.overrides.once is not None
@@ -223,13 +225,13 @@ def test_the_data_of_the_onset_is_skipped_from_the_target_to_the_margin_past_it(
 
 
 def test_without_a_count_of_samples_the_rung_is_skipped() -> None:
-    plan = decide(incident(), run(), Policy(ladder=(PAST,)))
+    plan = decide_rung(incident(), run(), Policy(ladder=(PAST,)))
     assert plan.skip is not None
     assert plan.skip.reason == "rung 'skip' skips data past the onset, and consumed_samples at the onset is unknown"
 
 
 def test_by_hand_the_onset_is_that_of_the_verdict_and_a_seed_adds_to_the_rung() -> None:
-    plan = plan_by_hand(Wanted(to="global_step40", rung="skip", seed=9), DIVERGED, run(), Policy(ladder=(PAST,)))
+    plan = plan_by_hand(ManualRollback(to="global_step40", rung="skip", seed=9), run(), Policy(ladder=(PAST,)))
     assert plan.decision is not None
     once = plan.decision.overrides.once
     assert once is not None
@@ -244,4 +246,4 @@ def test_a_wait_has_not_helped_where_its_last_step_is_still_diverged(
     last_step: int | None, verdict: Verdict, over: bool
 ) -> None:
     wait = Wait(rung="patience", hypothesis="it heals by itself", from_step=100, until_step=300)
-    assert (has_not_healed(wait, verdict, run(last_step=last_step)) is not None) is over
+    assert (has_not_healed(wait, run(last_step=last_step).changed(verdict=verdict)) is not None) is over

@@ -22,7 +22,7 @@ from sentinel.plan.incident.incident import overrides_to_json
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.observation import JobsSeen
-from sentinel.plan.restart.decision import Wanted, plan_by_hand
+from sentinel.plan.restart.decision import ManualRollback, plan_by_hand
 from sentinel.vocabulary.errors import IncidentLogError
 from tests.plan.drawn_situations import Drawn
 from tests.plan.planned_situations import short
@@ -158,9 +158,11 @@ def _open(drawn: Drawn, write: Any, incident: str, baseline: Mapping[str, Any]) 
 
 def _one_rollback(drawn: Drawn, write: Any, incident: str, rollback: str, baseline: Any) -> None:
     own = drawn.incident(())
-    run = replace(drawn.run(own), baseline=baseline, jobs=JobsSeen(), attempts=(), signs=(), last_step=300)
+    run = drawn.run(own).changed(baseline=baseline, jobs=JobsSeen(), attempts=(), signs=(), last_step=300)
     made = plan_by_hand(
-        Wanted(to="scratch", seed=9), Verdict(kind=VerdictKind.DIVERGED, reason="…"), run, drawn.policy()
+        ManualRollback(to="scratch", seed=9),
+        run.changed(verdict=Verdict(kind=VerdictKind.DIVERGED, reason="…")),
+        drawn.policy(),
     ).decision
     if made is None:
         return

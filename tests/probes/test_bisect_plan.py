@@ -18,61 +18,41 @@ from sentinel.lab.bisect.question import Means, question_of
 from sentinel.lab.bisect.record.evidence import evidence_of, sound_until
 from sentinel.lab.probes.probe import Probe, ProbeResult
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import CHANGES, Anchor, Once, Overrides, TrainingSettings
-from sentinel.vocabulary.pacing import BatchSizeSchedule, LrSchedule
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.sample import CheckpointSaved, RunStarted
-from tests.probes.test_probes import ALARM, AT, TAG, WINDOW
-
-ONSET = AT + 10
-LR = LrSchedule(peak=1e-3, warmup=10, decay_end=400, decay_start=10)
-BATCH = 4
-FULL_BATCH = BatchSizeSchedule(start=BATCH, full=BATCH, increment=1, ramp_samples=0)
-BASELINE = Baseline(lr=LR, seed=7, precision="bf16", full_seqlen=8, batch_size=FULL_BATCH)
-INCIDENT = Incident(
-    id="incident-1",
-    opened_unix_s=0.0,
-    attempt=1,
-    onset_range=(ONSET, ONSET),
-    alarm_step=ALARM,
-    onset_tokens=None,
-    batch_samples=BATCH,
-    best_mean=None,
-    reason="",
-    led_by=(),
-    baseline=BASELINE,
+from tests.support.bisect_questions import (
+    _AFTER,
+    AGAIN,
+    ANCHOR,
+    BASELINE,
+    BATCH,
+    CONTROL,
+    COUNTED,
+    FP32,
+    INCIDENT,
+    LOWER,
+    LR,
+    MEANS,
+    MOMENTS,
+    NODE,
+    ONSET,
+    ORDER,
+    OTHERS,
+    RUN,
+    SAVED,
+    SKIP,
+    SLW,
+    WARMUP,
+    question,
+    result,
 )
-RUN = RunState(now_unix_s=0.0, applies=frozenset(CHANGES), trainer="ours", baseline=BASELINE)
-_AFTER = {n: replace(s, consumed_samples=BATCH * n, global_batch_samples=BATCH) for n, s in WINDOW.after.items()}
-COUNTED = replace(WINDOW, onset_step=ONSET, after=_AFTER)
+from tests.support.probe_trainers import ALARM, AT, TAG, WINDOW
+
 _ALL = {"adam_variance_l1": 1.0, "adam_variance_max": 1.0, "momentum_l2": 1.0, "update_norm": 1.0, "param_norm": 50.0}
 MEASURED = replace(COUNTED, after={n: replace(s, **_ALL) for n, s in _AFTER.items()})
-ANCHOR = Anchor(global_step=AT, consumed_samples=BATCH * AT, consumed_tokens=8 * BATCH * AT)
-MEANS = Means(fp32_options=("--precision=fp32",), other_node_environment={"NODE": "other"})
-CONTROL, AGAIN, SKIP, OTHERS, ORDER = "control", "control-again", "skip-suspects", "skip-others", "other-order"
-FP32, LOWER, WARMUP, SLW, MOMENTS, NODE = "fp32", "lower-lr", "longer-warmup", "slw", "fresh-moments", "other-node"
-
-
-def question(means: Means = MEANS, incident: Incident = INCIDENT, run: RunState = RUN, **others: Any) -> Question:
-    made = question_of(incident, run, COUNTED, tag=TAG, anchor=ANCHOR, means=means)
-    return replace(made, **others)
-
-
-def result(name: str, outcome: Any, differs: tuple[int, str] | None = None, loss: float = 3.0) -> ProbeResult:
-    return ProbeResult(
-        name=name,
-        ended="at its end",
-        outcome=outcome,
-        why="",
-        compared=20,
-        differs_at=differs[0] if differs else None,
-        differs_in=(differs[1],) if differs else (),
-        losses=tuple((step, loss) for step in range(AT + 1, ALARM + 1)),
-    )
 
 
 def sequence(asked: Question, calm: set[str]) -> list[str]:
@@ -308,7 +288,7 @@ def _standing(probe: Probe) -> TrainingSettings:
 
 
 def test_a_change_that_the_trainer_does_not_make_is_not_tried_and_the_reason_is_kept() -> None:
-    asked = question(Means(), run=replace(RUN, applies=frozenset({"lr"})))
+    asked = question(Means(), run=RUN.changed(applies=frozenset({"lr"})))
     assert set(asked.probes) == {CONTROL, AGAIN, LOWER, WARMUP}
     assert "does not apply" in asked.not_possible[ORDER]
     assert "skips no samples" in asked.not_possible[SKIP]
@@ -352,7 +332,7 @@ def test_the_checkpoint_is_of_the_line_that_diverged_and_not_one_that_a_later_at
                 saved = {"tag": f"global_step{step}", "global_step": step}
                 history.push(CheckpointSaved(attempt=attempt, time_unix_s=0.0, **saved))
     saves = (Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (10, 20, 30, 40))
-    run = replace(RUN, checkpoints=tuple(saves))
+    run = RUN.changed(checkpoints=tuple(saves))
     of_first = question_about(INCIDENT, history, run, Thresholds(), Policy(), MEANS)
     assert of_first.probes[CONTROL].tag == "global_step20"
     of_second = question_about(replace(INCIDENT, attempt=2), history, run, Thresholds(), Policy(), MEANS)
@@ -375,7 +355,7 @@ def test_a_checkpoint_that_was_saved_after_the_weights_had_left_all_proportion_i
         history.push(replace(sample, consumed_samples=BATCH * sample.global_step))
     saves = tuple(Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (20, 30, 40, 50))
     asked = replace(INCIDENT, onset_range=(60, 60), alarm_step=70)
-    made = question_about(asked, history, replace(RUN, checkpoints=saves), Thresholds(), Policy(), MEANS)
+    made = question_about(asked, history, RUN.changed(checkpoints=saves), Thresholds(), Policy(), MEANS)
     assert made.probes[CONTROL].tag == "global_step30"
     assert sound_until([replace(s, param_norm=None) for s in line], 60) is None
 
@@ -397,9 +377,6 @@ def resumed_late(onset: int, *, parent: bool = True) -> History:
     return history
 
 
-SAVED = replace(
-    RUN, checkpoints=tuple(Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (20, 40, 50, 60))
-)
 LATE = replace(INCIDENT, attempt=2, onset_range=(45, 46), alarm_step=70)
 
 

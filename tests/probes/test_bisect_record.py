@@ -19,7 +19,7 @@ from sentinel.lab.bisect.seen import seen_of
 from sentinel.lab.probes.probe import ProbeResult
 from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.sample import RunStarted
-from tests.probes.test_bisect_plan import (
+from tests.support.bisect_questions import (
     ANCHOR,
     BATCH,
     CONTROL,
@@ -39,7 +39,7 @@ from tests.probes.test_bisect_plan import (
     question,
     result,
 )
-from tests.probes.test_probes import ALARM, AT, TAG, readings
+from tests.support.probe_trainers import ALARM, AT, TAG, readings
 
 
 def changed(key: str, words: str, before: Any, after: Any) -> Changed:

@@ -12,12 +12,12 @@ from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.incident import Bisected
 from sentinel.plan.observation import BisectSeen, Checkpoint
-from sentinel.plan.restart.decision import decide
+from sentinel.plan.restart.decision import decide_rung
 from sentinel.plan.restart.rollback import Plan
 from sentinel.plan.turn_bisect import asks_for_cause
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
-from tests.probes.test_bisect_plan import (
+from tests.support.bisect_questions import (
     AGAIN,
     BATCH,
     CONTROL,
@@ -37,7 +37,7 @@ from tests.probes.test_bisect_plan import (
     question,
     result,
 )
-from tests.probes.test_probes import ALARM, AT, TAG
+from tests.support.probe_trainers import ALARM, AT, TAG
 
 CAUSE = Rung(name="the cause", hypothesis="its bisect finds it", bisect=True)
 RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=True)
@@ -143,8 +143,8 @@ def test_it_is_over_once_nothing_runs_and_nothing_more_may_begin() -> None:
 
 def planned(told: BisectSeen | None, policy: Policy = POLICY, **state: Any) -> Plan:
     there = (Checkpoint(tag=TAG, global_step=AT, complete=True, verified=True),)
-    run = replace(RUN, incidents=(INCIDENT,), bisect=told, **{"checkpoints": there, **state})
-    return decide(INCIDENT, run, policy)
+    run = RUN.changed(incidents=(INCIDENT,), bisect=told, **{"checkpoints": there, **state})
+    return decide_rung(INCIDENT, run, policy)
 
 
 FOUND = seen({SKIP: "calm", OTHERS: "diverged"})

@@ -13,8 +13,8 @@ from sentinel.lab.bisect.bisect import Bisect, Bisecting
 from sentinel.lab.probes.probe import Limits
 from sentinel.plan.observation import BisectSeen
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused
-from tests.probes.test_bisect_plan import INCIDENT, RUN, SKIP, question
-from tests.probes.test_probes import ALARM, ONSET, TAG, Trainers
+from tests.support.bisect_questions import INCIDENT, RUN, SKIP, question
+from tests.support.probe_trainers import ALARM, ONSET, TAG, Trainers
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sentinel.lab.bisect.question import question_of
 from sentinel.lab.bisect.record.changes import Changed
 from sentinel.lab.probes.probe import Probe
 from sentinel.vocabulary.sample import RunStarted, Sample
-from tests.probes.test_bisect_plan import (
+from tests.support.bisect_questions import (
     ANCHOR,
     BASELINE,
     CONTROL,
@@ -36,7 +36,7 @@ from tests.probes.test_bisect_plan import (
     WARMUP,
     result,
 )
-from tests.probes.test_probes import ALARM, AT, ONSET, TAG, fed, readings
+from tests.support.probe_trainers import ALARM, AT, ONSET, TAG, fed, readings
 
 DECAY = Changed(key="weight_decay", words="weight decay", before=0.01, after=20.0, attempt=2, resumed_from=AT)
 UNDO = "undo-weight-decay"

@@ -21,8 +21,8 @@ from sentinel.lab.probes.guard import Guard
 from sentinel.lab.probes.probe import Probe
 from sentinel.vocabulary.errors import ConfigError
 from tests.adapters.checkpoint_files import deepspeed
-from tests.e2e.test_bisect import NAN_FROM, TRAINER, configured
 from tests.slurm.cluster import Cluster, until
+from tests.support.bisected_runs import NAN_FROM, TRAINER, configured
 from tests.support.slurm_runs import job_script
 from tests.tune.runs import SENTINEL, environment
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_huggingface_rescue import CONFIGURATION, PROGRAM, ROOT, assert_rescued
 from tests.hooks.trainer import starts
 from tests.slurm.cluster import Cluster
+from tests.support.rescued_runs import CONFIGURATION, PROGRAM, ROOT, assert_rescued
 from tests.support.slurm_runs import incidents, job_script
 
 pytestmark = pytest.mark.full

@@ -176,7 +176,7 @@ def test_what_can_not_be_changed_safely_is_refused_by_its_line_and_the_run_stays
     with pytest.raises(ScriptRefused, match=rf"line {line}"):
         run.launcher.prepare("incident-1-r1", started(job), overrides(1))
     assert run.cluster.jobs("%A") == [job]
-    assert not run.launcher.look(started(job)).prepared
+    assert not run.launcher.look(started(job)).start.prepared
 
 
 @pytest.mark.full

@@ -308,7 +308,7 @@ def test_what_slurm_would_refuse_is_refused_while_the_old_job_still_runs(run: Ru
     with pytest.raises(SlurmRefused, match=f"(?i){says}"):
         refusing.prepare(ROLLBACK, started(job), None)
     assert run.jobs() == [f"{job} RUNNING"]
-    assert not run.launcher.look(started(job)).prepared
+    assert not run.launcher.look(started(job)).start.prepared
 
 
 def test_a_job_that_comes_out_otherwise_is_cancelled_and_said(run: Run) -> None:

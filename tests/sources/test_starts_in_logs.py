@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.act.look import Look
 from sentinel.act.starts import Starts
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.sources.log_file import read_log
+from tests.support.facts import facts_of, look_of
 
 Values = Mapping[str, Callable[[int], float]]
 
@@ -49,9 +49,9 @@ def audited(path: Path, values: Values, *, every: int, over: int) -> StartAudit 
     for record in read_log(path):
         history.push(record)
     saved = Checkpoint(tag=f"global_step{save}", global_step=save, complete=True)
-    run = RunState(now_unix_s=0.0, checkpoints=(saved,), latest_tag=saved.tag, last_step=save + 20 * every)
     verdict = Verdict(kind=VerdictKind.FINISHED, reason="")
-    return Starts().audit(Look.of(history, Series(Thresholds()), run=run, verdict=verdict, events=()))
+    facts = facts_of(verdict=verdict, checkpoints=(saved,), latest_tag=saved.tag, last_step=save + 20 * every)
+    return Starts().audit(look_of(history, Series(Thresholds()), facts))
 
 
 @pytest.mark.parametrize("every", [1, 10])

@@ -12,7 +12,8 @@ from sentinel.daemon.finding import adapters_of
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts.alerts import alerts_of
-from sentinel.plan.turn import next_turn
+from sentinel.plan.outcome import Memory
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.errors import ConfigError
 from tests.sources.reading import megatron
 
@@ -73,7 +74,7 @@ def test_a_log_with_two_readings_is_not_judged_and_the_reason_is_paged(tmp_path:
         assert look.verdict.kind is VerdictKind.BLIND
         assert "train_loss" in look.verdict.reason
         assert "[source] loss = NAME" in look.verdict.reason
-    assert not next_turn(look.facts, config.policy).actions
+    assert not decide(look.facts, config.policy, Memory()).actions
     alerts = {alert.topic: alert.reason for alert in alerts_of(look.facts, config.policy, None)}
     assert alerts["blind"] == look.verdict.reason
     if not late:

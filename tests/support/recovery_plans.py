@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.choose.target import Target, choose_target
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.incident import Incident, Rollback
-from sentinel.plan.observation import Checkpoint, JobsSeen, RunState, WriterSeen
+from sentinel.plan.observation import Checkpoint, JobsSeen, WriterSeen
 from sentinel.plan.restart.actions import (
     Action,
     CutTensorBoard,
@@ -22,9 +25,10 @@ from sentinel.plan.restart.actions import (
     VerifyCheckpoint,
     WriteOverrides,
 )
-from sentinel.plan.restart.decision import decide
+from sentinel.plan.restart.decision import decide_rung
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule
+from tests.support.facts import facts_of
 
 LR = LrSchedule(peak=1.5e-2, warmup=20, decay_start=20, decay_end=240)
 BASELINE = Baseline(seed=3, lr=LR, seqlen=None, full_seqlen=128)
@@ -52,7 +56,7 @@ def incident(**changed: object) -> Incident:
     return Incident(**(values | changed))  # type: ignore[arg-type]
 
 
-def run(**changed: object) -> RunState:
+def run(*, verdict: Verdict = DIVERGED, **changed: object) -> Facts:
     values: dict[str, object] = {
         "now_unix_s": 2000.0,
         "jobs": JobsSeen(writers=(WriterSeen(id="process 41"), WriterSeen(id="process 42"))),
@@ -65,37 +69,42 @@ def run(**changed: object) -> RunState:
         "positions": {s: Anchor(global_step=s, consumed_samples=16 * s, consumed_tokens=2048 * s) for s in range(99)},
         "incidents": (incident(),),
     }
-    return RunState(**(values | changed))  # type: ignore[arg-type]
+    return facts_of(verdict=verdict, **(values | changed))
 
 
-def apply(state: RunState, action: Action) -> RunState:
+def apply(state: Facts, action: Action) -> Facts:
     """What the world looks like once the action has had its effect."""
+    start = state.jobs.start
     match action:
         case PrepareJob(_, rollback, _):
-            return replace(state, jobs=replace(state.jobs, prepared=state.jobs.prepared | {rollback}))
+            return state.changed(jobs=replace(state.jobs, start=replace(start, prepared=start.prepared | {rollback})))
         case StopJob():
-            return replace(state, jobs=replace(state.jobs, writers=()))
+            return state.changed(jobs=replace(state.jobs, writers=()))
         case QuarantineCheckpoints(tags):
-            return replace(state, checkpoints=tuple(c for c in state.checkpoints if c.tag not in tags))
+            return state.changed(checkpoints=tuple(c for c in state.folders.checkpoints if c.tag not in tags))
         case PointLatest(tag):
-            return replace(state, latest_tag=tag)
+            return state.changed(latest_tag=tag)
         case CutTensorBoard(at):
-            return replace(state, tensorboard_past=at.global_step)
+            return state.changed(tensorboard_past=at.global_step)
         case WriteOverrides(overrides):
-            return replace(state, overrides=overrides)
+            return state.changed(overrides=overrides)
         case StartJob(_, rollback, _):
-            return replace(state, jobs=replace(state.jobs, writers=(WriterSeen(id="process 43", rollback=rollback),)))
+            return state.changed(jobs=replace(state.jobs, writers=(WriterSeen(id="process 43", rollback=rollback),)))
         case RestorePinned(tag):
-            back = tuple(replace(c, only_pinned=False) if c.tag == tag else c for c in state.checkpoints)
-            return replace(state, checkpoints=back)
+            back = tuple(replace(c, only_pinned=False) if c.tag == tag else c for c in state.folders.checkpoints)
+            return state.changed(checkpoints=back)
         case FollowBisect():
             return state
         case VerifyCheckpoint(tag):
-            seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.checkpoints)
-            return replace(state, checkpoints=seen)
+            seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.folders.checkpoints)
+            return state.changed(checkpoints=seen)
+
+
+def target_of(incident: Incident, rung: Rung, facts: Facts, policy: Policy) -> Target:
+    return choose_target(incident, rung, facts.folders, facts.readings, policy)
 
 
 def decision() -> Rollback:
-    made = decide(incident(), run(), POLICY).decision
+    made = decide_rung(incident(), run(), POLICY).decision
     assert made is not None
     return made

@@ -7,8 +7,8 @@ from typing import Any
 
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Outcome
 from sentinel.plan.observation import BisectSeen
+from sentinel.plan.outcome import Outcome
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 from tests.plan.simulated_run import Story
 from tests.support.recovery_plans import BASELINE

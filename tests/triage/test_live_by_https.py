@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.exposition.server import Certificate
+from sentinel.adapters.exposition.server import TlsCertificate
 from sentinel.adapters.journal import Journals
 from sentinel.cli.ui import certificate_of
 from sentinel.reports.triage.server import Feed, TriageServer
@@ -30,7 +30,7 @@ def keys(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def server(keys: tuple[Path, Path], tmp_path: Path) -> Iterator[TriageServer]:
     feed = Feed(Journals(tmp_path), tmp_path / "incidents.jsonl")
-    made = TriageServer(("127.0.0.1", 0), feed, lambda: {"run": "tr8"}, TOKEN, Certificate(*keys))
+    made = TriageServer(("127.0.0.1", 0), feed, lambda: {"run": "tr8"}, TOKEN, TlsCertificate(*keys))
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     yield made

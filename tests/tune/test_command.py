@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.jobscript.reading import read_command, read_text
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.lab.probes.command import Folders, command_of, own_trainer_options, script_of
-from sentinel.lab.tune.search import Pacing, Seen, decide
+from sentinel.lab.tune.search import Pacing, ProbeSeen, decide
 from sentinel.lab.tune.task import task_of
-from sentinel.lint import Known
+from sentinel.lint import KnownSettings
 from sentinel.plan.choose.policy import Tuning
 from sentinel.vocabulary.errors import ConfigError
 
@@ -43,7 +43,7 @@ BY_VARIABLES = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_v
 """Its checkpoints are below $PWD; its DeepSpeed JSON is a here-document."""
 
 
-def megatron_task() -> tuple[Facts, Tuning]:
+def megatron_task() -> tuple[ScriptFacts, Tuning]:
     return read_text(MEGATRON, "tr8").facts, Tuning(starts=(64,), durations=(500, 1000, 4000))
 
 
@@ -96,7 +96,7 @@ def test_a_pacing_is_written_into_a_script_with_all_that_goes_with_it() -> None:
     task = task_of(Tuning(starts=(64,), durations=(1200,)), read_text(script).facts)
     options = ("--save={checkpoints}", "--load={checkpoints}")
     overrides = task.overrides_in_script(Pacing(64, 1200), baseline_of_script(script))
-    made = script_of(script, FOLDERS, options, overrides, Known(scheduler="lr-scheduler"))
+    made = script_of(script, FOLDERS, options, overrides, KnownSettings(scheduler="lr-scheduler"))
     curriculum = read_text(made).facts.curriculum
     assert curriculum is not None
     assert (curriculum.min_difficulty, curriculum.max_difficulty) == (64, 2048)
@@ -112,7 +112,7 @@ def test_a_folder_that_a_script_does_not_show_is_asked_for_with_its_line() -> No
 
 
 def test_the_space_follows_from_warmup_and_length_and_a_person_may_say_otherwise() -> None:
-    facts = Facts(seq_length=1024, lr_warmup_iters=3000, train_iters=300000, global_batch_size=512)
+    facts = ScriptFacts(seq_length=1024, lr_warmup_iters=3000, train_iters=300000, global_batch_size=512)
     space = task_of(Tuning(), facts).space
     assert space.starts == (8, 16, 32, 64, 128, 256, 512)
     for answer in (20_000, 45_000, 60_000, 110_000, 270_000):  # Li, Zhang & He 2022, Table 1
@@ -125,19 +125,19 @@ def test_the_space_follows_from_warmup_and_length_and_a_person_may_say_otherwise
 @pytest.mark.parametrize("longest_calm", [20_000, 45_000, 60_000, 110_000, 270_000])
 def test_the_search_comes_to_the_papers_answers(longest_calm: int) -> None:
     """Li, Zhang & He 2022, Table 1: an LR warmup of 3K steps."""
-    space = task_of(Tuning(), Facts(seq_length=1024, lr_warmup_iters=3000, train_iters=300_000)).space
-    seen: dict[Pacing, Seen] = {}
+    space = task_of(Tuning(), ScriptFacts(seq_length=1024, lr_warmup_iters=3000, train_iters=300_000)).space
+    seen: dict[Pacing, ProbeSeen] = {}
     while not (decision := decide(space, seen)).over:
         for probe in decision.probes:
             ill = probe.total_steps > longest_calm
-            seen[probe] = Seen(fluctuated_at=5000) if ill else Seen(calm_through=space.horizon_steps)
+            seen[probe] = ProbeSeen(fluctuated_at=5000) if ill else ProbeSeen(calm_through=space.horizon_steps)
     assert decision.chosen is not None
     assert 0.9 * longest_calm <= decision.chosen.total_steps <= longest_calm
     assert len(seen) <= 5
 
 
 def test_the_starts_of_each_kind_are_in_its_own_unit() -> None:
-    facts = Facts(seq_length=256, lr_warmup_iters=10, train_iters=400)
+    facts = ScriptFacts(seq_length=256, lr_warmup_iters=10, train_iters=400)
     tuning = Tuning(starts=(64,), voc_index="voc")
     assert task_of(tuning, facts, "random-ltd").space.starts == (64,)
     assert task_of(tuning, facts, "voc").space.starts == (1, 2, 5, 10, 20, 40)
@@ -152,13 +152,13 @@ def test_the_starts_of_each_kind_are_in_its_own_unit() -> None:
 @pytest.mark.parametrize(
     ("facts", "sentence"),
     [
-        (Facts(seq_length=128), "LR warmup is unknown or 0"),
-        (Facts(lr_warmup_iters=10), "full_seqlen can say it"),
-        (Facts(seq_length=8, lr_warmup_iters=10), "each should be below 8 tokens"),
-        (Facts(seq_length=128, lr_warmup_iters=10, train_iters=20), "the run has 20 steps"),
+        (ScriptFacts(seq_length=128), "LR warmup is unknown or 0"),
+        (ScriptFacts(lr_warmup_iters=10), "full_seqlen can say it"),
+        (ScriptFacts(seq_length=8, lr_warmup_iters=10), "each should be below 8 tokens"),
+        (ScriptFacts(seq_length=128, lr_warmup_iters=10, train_iters=20), "the run has 20 steps"),
     ],
 )
-def test_what_is_missing_for_a_search_is_said_with_its_key(facts: Facts, sentence: str) -> None:
+def test_what_is_missing_for_a_search_is_said_with_its_key(facts: ScriptFacts, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         task_of(Tuning(), facts)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.judge.history import History
-from sentinel.lab.tune.reading import Curve, Reading, perplexity, perplexity_ratio, reading_of
+from sentinel.lab.tune.reading import Curve, ProbeReading, perplexity, perplexity_ratio, reading_of
 from sentinel.vocabulary.codec import JSON, document
 from sentinel.vocabulary.codec import read as decoded
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -26,7 +26,7 @@ def sample(step: int, loss: float = 3.0, *, skipped: bool = False) -> Sample:
     return Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=loss, consumed_tokens=512 * step, skipped=skipped)
 
 
-def read(*records: Record) -> Reading:
+def read(*records: Record) -> ProbeReading:
     return reading_of(History(records).latest)
 
 
@@ -72,6 +72,6 @@ def test_a_run_that_is_over_by_itself_has_ended_and_one_that_was_stopped_has_not
 def test_what_is_recorded_of_a_reading_says_the_same_as_the_reading(points: list[tuple[int, float]], step: int) -> None:
     started = RunStarted(attempt=1, time_unix_s=0.0, seed=7)
     reading = read(started, sample(step), *(validation(*point) for point in points))
-    again = decoded(Reading, load_object(dump_json(document(reading))), "result", JSON)
+    again = decoded(ProbeReading, load_object(dump_json(document(reading))), "result", JSON)
     assert again.seen(1.3, 50) == reading.seen(1.3, 50)
     assert (again.seed, again.steps, again.consumed_tokens) == (7, step, 512 * step)

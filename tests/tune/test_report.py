@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.config import load_config
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.lab.tune.report import deepspeed_block, ladder_rung, trainer_options
 from sentinel.lab.tune.search import Pacing
 from sentinel.lab.tune.task import SETTING, Task, What, task_of
@@ -23,7 +23,7 @@ from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, curriculum_lear
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.schedules import Schedules
 
-FACTS = Facts(seq_length=256, lr_warmup_iters=10, train_iters=400, global_batch_size=4)
+FACTS = ScriptFacts(seq_length=256, lr_warmup_iters=10, train_iters=400, global_batch_size=4)
 INDEX = "/data/an index/voc"
 PACING = Pacing(16, 640)
 EVERY: tuple[What, ...] = ("slw", "voc", "random-ltd")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.lab.tune.search import Decision, Pacing, Seen, Space, answer_of_the_grid, decide, is_monotone
+from sentinel.lab.tune.search import Decision, Pacing, ProbeSeen, Space, answer_of_the_grid, decide, is_monotone
 from sentinel.vocabulary.errors import ConfigError
 
 SPACE = Space(
@@ -19,10 +19,10 @@ SPACE = Space(
     beginning_steps=10,
     horizon_steps=30,
 )
-WHOLE = Seen(calm_through=30)
-AT_FIRST = Seen(fluctuated_at=4, calm_through=4)
-LATER = Seen(fluctuated_at=22, calm_through=22)
-Map = dict[Pacing, Seen]
+WHOLE = ProbeSeen(calm_through=30)
+AT_FIRST = ProbeSeen(fluctuated_at=4, calm_through=4)
+LATER = ProbeSeen(fluctuated_at=22, calm_through=22)
+Map = dict[Pacing, ProbeSeen]
 
 
 def fluctuation_map(space: Space, rough: dict[int, bool], calm: dict[int, int]) -> Map:
@@ -60,7 +60,7 @@ def searched(space: Space, told: Map, *, room: int = 1) -> tuple[Decision, list[
         assert 0 < len(decision.probes) <= room
         assert len(set(decision.probes)) == len(decision.probes)
         for probe in decision.probes:
-            assert seen.get(probe, Seen()).calm(space) is None, f"{probe} is asked for again"
+            assert seen.get(probe, ProbeSeen()).calm(space) is None, f"{probe} is asked for again"
             seen[probe] = told[probe]
             order.append(probe)
     return decision, order
@@ -101,7 +101,7 @@ def test_on_any_map_at_all_the_search_ends_with_a_calm_pacing_or_with_none(space
 
 
 def test_the_first_probe_serves_both_questions() -> None:
-    calm = decide(SPACE, {Pacing(8, 40): Seen(calm_through=10)})
+    calm = decide(SPACE, {Pacing(8, 40): ProbeSeen(calm_through=10)})
     assert calm.probes == (Pacing(8, 40),), "its beginning is calm: it goes on to the horizon"
     assert decide(SPACE, {Pacing(8, 40): WHOLE}).probes == (Pacing(8, 80),)
     assert decide(SPACE, {Pacing(8, 40): LATER}).probes == (Pacing(8, 20),)
@@ -120,20 +120,20 @@ def test_a_start_with_no_calm_duration_gives_way_to_the_next() -> None:
 def test_with_room_the_next_start_is_tried_and_dropped_once_the_first_begins_calmly() -> None:
     both = decide(SPACE, {}, room=2)
     assert both.probes == (Pacing(8, 40), Pacing(16, 40))
-    running = {Pacing(8, 40): Seen(calm_through=10), Pacing(16, 40): Seen(calm_through=8)}
+    running = {Pacing(8, 40): ProbeSeen(calm_through=10), Pacing(16, 40): ProbeSeen(calm_through=8)}
     decision = decide(SPACE, running, room=2)
     assert decision.probes[0] == Pacing(8, 40)
     assert all(probe.start == 8 for probe in decision.probes)
 
 
 def test_a_probe_that_another_has_answered_for_is_no_longer_wanted() -> None:
-    seen = {Pacing(8, 40): LATER, Pacing(8, 60): Seen(calm_through=8), Pacing(8, 20): Seen(calm_through=8)}
+    seen = {Pacing(8, 40): LATER, Pacing(8, 60): ProbeSeen(calm_through=8), Pacing(8, 20): ProbeSeen(calm_through=8)}
     assert decide(SPACE, seen, room=2).probes[0] == Pacing(8, 20)
     assert Pacing(8, 60) not in decide(SPACE, seen, room=2).probes
 
 
 def test_a_training_that_ends_by_itself_before_the_horizon_and_was_calm_is_calm() -> None:
-    assert Seen(calm_through=20, ended=True).calm(SPACE) is True
+    assert ProbeSeen(calm_through=20, ended=True).calm(SPACE) is True
 
 
 def test_an_answer_at_the_edge_says_that_longer_ones_were_not_tried() -> None:

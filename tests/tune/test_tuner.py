@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.journal import Journals
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.judge.history import Attempt
 from sentinel.lab.probes.at_work import ProbeJob
 from sentinel.lab.probes.probe import Probe
@@ -25,7 +25,7 @@ from sentinel.vocabulary.sample import Record as Line
 from sentinel.vocabulary.sample import RunStarted, Sample, Validation, encode
 
 TUNING = Tuning(starts=(8, 16), durations=(20, 40, 80), validate_every=5)
-FACTS = Facts(seq_length=64, lr_warmup_iters=10, train_iters=400, global_batch_size=4)
+FACTS = ScriptFacts(seq_length=64, lr_warmup_iters=10, train_iters=400, global_batch_size=4)
 TASK = task_of(TUNING, FACTS)
 LONGEST_CALM = 20
 

@@ -9,7 +9,7 @@ In: the path of a save folder. Out: its checkpoints as values, verified where th
 """
 
 from sentinel.adapters.checkpoints.claim import Claim
-from sentinel.adapters.checkpoints.folder import Checkpoints, Seen, room_for, write_manifest
+from sentinel.adapters.checkpoints.folder import Checkpoints, SaveFolderSeen, room_for, write_manifest
 from sentinel.adapters.checkpoints.pace import Pace, ReadingStoppedError, lower_priority
 from sentinel.adapters.checkpoints.pins import PINNED
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE, UNDONE
@@ -28,7 +28,7 @@ __all__ = [
     "Pace",
     "ReadingStoppedError",
     "SaveFolder",
-    "Seen",
+    "SaveFolderSeen",
     "lower_priority",
     "room_for",
     "write_manifest",

@@ -38,7 +38,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SaveFolderSeen:
     """What one look at the save folder has shown."""
 
     checkpoints: tuple[Checkpoint, ...]  # by step
@@ -73,7 +73,7 @@ class Checkpoints:
         self._of: tuple[Mapping[str, Completeness], Mapping[str, str]] | None = None  # what the next are made of
         self._checkpoints: tuple[Checkpoint, ...] = ()
 
-    def look(self, *, fresh: bool = False) -> Seen:
+    def look(self, *, fresh: bool = False) -> SaveFolderSeen:
         """All checkpoints after a cheap look (names, and the newest ones' completeness; reads no shard), the trackers,
         the pins and the quarantine. OSError.
 
@@ -83,7 +83,7 @@ class Checkpoints:
         view = self.files.look(fresh=fresh, named=self._scan.doubtful(), progress=self._half(0.0))
         entries, texts = view.entries, texts_in(self.folder, view.entries)
         complete = self._scan.scan(view, fresh=fresh, progress=self._half(0.5))
-        return Seen(
+        return SaveFolderSeen(
             checkpoints=self._as_checkpoints(entries, complete, texts),
             latest=self._trackers.latest_of(entries, texts),
             disagreement=self._trackers.disagreement_of(entries, texts),

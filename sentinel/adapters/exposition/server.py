@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 SHORTEST_TOKEN = 16  # characters of a token: a shorter one could be guessed by who may try for days
 
 
-class Certificate:
+class TlsCertificate:
     """Read when it is made and whenever a file changes; while what is there can't be used, the one before serves."""
 
     def __init__(self, certificate: Path, key: Path | None = None) -> None:
@@ -157,7 +157,7 @@ class SecuredServer(ThreadingMixIn):
 
     daemon_threads = True
     block_on_close = False
-    certificate: Certificate | None = None
+    certificate: TlsCertificate | None = None
     visitors: Visitors
 
     def service_actions(self) -> None:
@@ -198,7 +198,7 @@ class _Listener(SecuredServer, WSGIServer):
         family: socket.AddressFamily,
         place: Any,
         app: App,
-        certificate: Certificate | None,
+        certificate: TlsCertificate | None,
         token: Token | None,
     ) -> None:
         self.address_family = family
@@ -224,7 +224,7 @@ class Server:
     ConfigError where the certificate or the token can't be had: it is not served without them."""
 
     def __init__(self, app: App, settings: Metrics) -> None:
-        certificate = None if settings.certificate is None else Certificate(settings.certificate, settings.key)
+        certificate = None if settings.certificate is None else TlsCertificate(settings.certificate, settings.key)
         token = None if settings.token_file is None else Token(settings.token_file)
         found = socket.getaddrinfo(
             settings.address or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

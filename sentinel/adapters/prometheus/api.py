@@ -36,13 +36,13 @@ class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):
     value: float  # nan and inf are readings; what went stale has none
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class PromSeries(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(name="metric")
     values: tuple[Point, ...] = ()  # in the order of time
 
 
 class _Matrix(msgspec.Struct, tag_field="resultType", tag="matrix"):
-    result: list[Series]
+    result: list[PromSeries]
 
 
 class _Answer(msgspec.Struct, tag_field="status", tag="success"):
@@ -98,7 +98,7 @@ class Api:
         self._door = door
         self.host = door.host
 
-    def scraped(self, selector: str, since: float, until: float) -> list[Series]:
+    def scraped(self, selector: str, since: float, until: float) -> list[PromSeries]:
         """All that was scraped from `since` to `until`, Unix seconds; it may begin a little earlier. ScrapeError where
         there is no answer, NotUnderstood where there is another, TooMuch where it would be too long."""
         reach_s = math.ceil(until - since) + 1  # Prometheus 3 leaves the first moment out
@@ -139,7 +139,7 @@ class Api:
         return ScrapeError(self.host, f"it answers {error.code}: {said or error.reason}")
 
 
-def series_in(answer: bytes, since: float, until: float) -> list[Series]:
+def series_in(answer: bytes, since: float, until: float) -> list[PromSeries]:
     """The matrix of an answer about `since` to `until`, Unix seconds. ValueError where it is none, or tells of other
     times: a reading from the year 5000 would be the newest one for ever."""
     try:

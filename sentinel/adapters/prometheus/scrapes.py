@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.adapters.prometheus.api import Series
+from sentinel.adapters.prometheus.api import PromSeries
 from sentinel.vocabulary.loss_ratio import SPIKE_RATIO
 from sentinel.vocabulary.metrics import COUNTERS, INTERVAL_METRICS, PREFIX, SAMPLE_METRICS, WINDOW
 from sentinel.vocabulary.numbers import LARGEST_WHOLE
@@ -61,7 +61,7 @@ def selector_of(runs: Sequence[str], more: str | None) -> str:
     return "{" + ",".join([*matchers, *([more.strip().strip(",")] if more else [])]) + "}"
 
 
-def scrapes_of(series: Iterable[Series], known: Mapping[Looked, Container[float]] | None = None) -> list[Scrape]:
+def scrapes_of(series: Iterable[PromSeries], known: Mapping[Looked, Container[float]] | None = None) -> list[Scrape]:
     """The scrapes by attempt, then in the order of time, but for those at the known moments, Unix seconds. A series
     without an attempt is no trainer's of ours."""
     found: dict[Looked, dict[float, dict[str, float]]] = {}

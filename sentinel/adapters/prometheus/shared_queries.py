@@ -8,7 +8,7 @@ from threading import Condition
 from typing import NamedTuple
 from weakref import WeakSet
 
-from sentinel.adapters.prometheus.api import Api, NotUnderstood, Series, TooMuch
+from sentinel.adapters.prometheus.api import Api, NotUnderstood, PromSeries, TooMuch
 from sentinel.adapters.prometheus.scrapes import selector_of
 from sentinel.vocabulary.errors import ScrapeError
 
@@ -24,7 +24,7 @@ class QueryAnswer(NamedTuple):
 
     since: float
     asked_s: float
-    series: list[Series]
+    series: list[PromSeries]
 
 
 class QueryMember:
@@ -73,7 +73,7 @@ class SharedQueries:
             self._members.add(member)
         return member
 
-    def alone(self, member: QueryMember, since: float, until: float, now_s: float) -> list[Series]:
+    def alone(self, member: QueryMember, since: float, until: float, now_s: float) -> list[PromSeries]:
         """What was scraped of one run, asked for by itself. ScrapeError, TooMuch."""
         with self._changed:
             member.since = member.waiting = None
@@ -118,7 +118,7 @@ class SharedQueries:
         ]
         return sorted(coming, key=lambda one: one.expected_s)[: self._most - 1]
 
-    def _ask_for(self, group: list[QueryMember], since: float, until: float, now_s: float) -> list[Series]:
+    def _ask_for(self, group: list[QueryMember], since: float, until: float, now_s: float) -> list[PromSeries]:
         """The first one's series; those of the others are left with them."""
         member, *others = group
         try:
@@ -128,7 +128,7 @@ class SharedQueries:
                 raise
             self._most = 1  # whichever of them it was: it grows again while all goes well
             return self._ask([member], since, until, now_s)
-        by_run: defaultdict[str, list[Series]] = defaultdict(list)
+        by_run: defaultdict[str, list[PromSeries]] = defaultdict(list)
         for one in series:
             by_run[one.labels.get("run", "")].append(one)
         with self._changed:
@@ -144,7 +144,7 @@ class SharedQueries:
             if failed is not member and (self._trying or now_s - at_s < _FAILED_FOR_S):
                 raise ScrapeError(self.host, why)
 
-    def _ask(self, group: list[QueryMember], since: float, until: float, now_s: float) -> list[Series]:
+    def _ask(self, group: list[QueryMember], since: float, until: float, now_s: float) -> list[PromSeries]:
         runs = sorted({member.run for member in group})
         with self._changed:
             self._trying += 1

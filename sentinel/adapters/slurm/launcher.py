@@ -19,7 +19,7 @@ from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, livi
 from sentinel.adapters.slurm.whose_jobs import Found, jobs_of_run
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.observation import Fate, JobsSeen, WriterSeen
+from sentinel.plan.observation import Fate, JobsSeen, StartSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, JobUnclear, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -65,19 +65,21 @@ class SlurmLauncher:
         except (SlurmUnavailable, JobUnclear) as error:
             if isinstance(error, SlurmUnavailable):
                 self._jobs = ()
-            return JobsSeen(known=False, why_unknown=str(error), prepares=True)
+            return JobsSeen(known=False, why_unknown=str(error), start=StartSeen(prepares=True))
         writers = tuple(
             WriterSeen(id=j.shown, rollback=rollback_of(j), pending=j.waits, foreign=foreign(j)) for j in jobs
         )
         prepared = self._submissions.labels()
         return JobsSeen(
             writers=writers,
-            prepares=True,
-            prepared=prepared,
-            restart_prepared=restart_of(self._records.newest()) in prepared,
-            rewrites_script=self._settings.changes_in_script,
-            carries=CARRIED if self._settings.changes_in_script else frozenset(),
-            script_baseline=self._script_baseline(jobs) if self._settings.changes_in_script else None,
+            start=StartSeen(
+                prepares=True,
+                prepared=prepared,
+                restart_prepared=restart_of(self._records.newest()) in prepared,
+                rewrites_script=self._settings.changes_in_script,
+                carries=CARRIED if self._settings.changes_in_script else frozenset(),
+                script_baseline=self._script_baseline(jobs) if self._settings.changes_in_script else None,
+            ),
             was_seen=self._records.newest() is not None,
             fates=self._fates(started),
             lost=self._lost(started),

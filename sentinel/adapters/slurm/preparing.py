@@ -30,7 +30,7 @@ from sentinel.adapters.slurm.records import JobRecords, Stopped
 from sentinel.adapters.slurm.submissions import Prepared, SlurmSettings, Submissions
 from sentinel.adapters.slurm.trainer_files import scheduler_of, with_named_files
 from sentinel.jobscript.syntax import to_bytes
-from sentinel.lint import Known, NewScripts, new_scripts
+from sentinel.lint import KnownSettings, NewScripts, new_scripts
 from sentinel.plan.incident.baseline import baseline_of
 from sentinel.vocabulary.errors import ConfigError, SlurmRefused
 from sentinel.vocabulary.overrides import Overrides
@@ -112,7 +112,7 @@ class Preparation:
         original, folder = self.original(group), self._records.recorded(group).properties.working_directory
         scheduler = scheduler_of(original, Path(folder), self._settings.scheduler_override)
         with_it = next((one for one in reversed(started) if one.rollback is None), None)
-        return new_scripts(original, overrides, Known(scheduler=scheduler, reported=baseline_of(with_it)))
+        return new_scripts(original, overrides, KnownSettings(scheduler=scheduler, reported=baseline_of(with_it)))
 
     def shape_of(self, jobs: Sequence[SlurmJob]) -> tuple[Submission, ...]:
         """The shape of jobs that are in the queue."""

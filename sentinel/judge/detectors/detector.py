@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Baseline:
+class LossBaseline:
     """What losses at the same settings are compared with."""
 
     band: NoiseBand
@@ -131,7 +131,7 @@ class Known:
     leading: Leading
     early: Early
     references: Sequence[Reference]
-    baseline: Baseline
+    baseline: LossBaseline
     # (step, loss) of the last losses before the sample that is taken now.
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_RECENT_SAMPLES))
     last_step: int | None = None  # The newest step

@@ -7,7 +7,7 @@ entropy is not.
 
 from __future__ import annotations
 
-from sentinel.judge.detectors.detector import Baseline, Detector, Finding, Known
+from sentinel.judge.detectors.detector import Detector, Finding, Known, LossBaseline
 from sentinel.judge.readings import Samples
 
 _SAME_SAMPLES = 16  # As many as a noise band needs: before it the verdict is warming up
@@ -60,7 +60,7 @@ class NoLoss(Detector):
         )
 
 
-def why_no_loss(baseline: Baseline) -> str | None:
+def why_no_loss(baseline: LossBaseline) -> str | None:
     """Why the readings are no training loss, as a sentence; None where they may be one."""
     return next(detector.reason for detector in baseline.detectors if isinstance(detector, NoLoss))
 

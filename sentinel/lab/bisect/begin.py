@@ -8,8 +8,9 @@ from sentinel.judge.history import Attempt, History
 from sentinel.lab.bisect.bad_start import BadStart
 from sentinel.lab.probes.probe import Window
 from sentinel.plan.choose.target import Target
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.vocabulary.errors import ConfigError
 
@@ -30,11 +31,11 @@ def of_its_line(checkpoints: tuple[Checkpoint, ...], history: History, attempt: 
     return tuple(filter(is_of_it, checkpoints))
 
 
-def of_the_attempt(target: Target, attempt: Attempt, run: RunState, onset_step: int) -> Target:
+def of_the_attempt(target: Target, attempt: Attempt, facts: Facts, onset_step: int) -> Target:
     """No earlier than where the attempt that diverged began, unless it began after the onset: what came before ran with
     other settings, perhaps."""
     resumed = attempt.started.resumed_from or 0 if attempt.started is not None else 0
-    began = next((c for c in run.checkpoints if c.global_step == resumed and c.complete), None)
+    began = next((c for c in facts.folders.checkpoints if c.global_step == resumed and c.complete), None)
     if began is None or resumed <= target.global_step or resumed >= onset_step:
         return target
     return Target(tag=began.tag, global_step=resumed, reason=f"attempt {attempt.number} began at {began.tag}")

@@ -31,8 +31,9 @@ from sentinel.lab.probes.record import ProbeRecord
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import Target, choose_target
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import BisectSeen, RunState
+from sentinel.plan.observation import BisectSeen
 from sentinel.plan.starts.audit import StartAudit
 from sentinel.vocabulary.codec import document
 from sentinel.vocabulary.errors import CheckpointError, ConfigError, FilesystemRefused, LockHeld, PermanentError
@@ -48,7 +49,7 @@ _AFTER = 1 << 16  # Steps after it that are kept to be compared with
 def question_about(
     incident: Incident,
     history: History,
-    run: RunState,
+    facts: Facts,
     thresholds: Thresholds,
     policy: Policy,
     means: Means,
@@ -62,25 +63,25 @@ def question_about(
             f"{incident.id} has no onset, or no readings of attempt {incident.attempt}: nothing to repeat"
         )
     sound = sound_until(history.lineage(attempt), incident.onset_range[0])
-    checkpoints = of_its_line(run.checkpoints, history, attempt)
-    run = replace(run, checkpoints=tuple(c for c in checkpoints if sound is None or c.global_step <= sound))
+    checkpoints = of_its_line(facts.folders.checkpoints, history, attempt)
+    facts = facts.changed(checkpoints=tuple(c for c in checkpoints if sound is None or c.global_step <= sound))
     rung = Rung(name="bisect", hypothesis="", reseed=True)
-    target = choose_target(replace(incident, rollbacks=[]), rung, run, policy)
-    target = of_the_attempt(target, attempt, run, incident.onset_range[0])
+    target = choose_target(replace(incident, rollbacks=[]), rung, facts.folders, facts.readings, policy)
+    target = of_the_attempt(target, attempt, facts, incident.onset_range[0])
     window = window_of(incident, history, attempt, target, thresholds)
     refuse_after_the_onset(incident, target, window)
-    anchor = _anchor(target, window, run)
+    anchor = _anchor(target, window, facts)
     changes = changes_before(history.descent(attempt), target.global_step, incident.onset_range[0])
-    made = question_of(incident, run, window, tag=target.tag, anchor=anchor, means=means, changes=changes)
+    made = question_of(incident, facts, window, tag=target.tag, anchor=anchor, means=means, changes=changes)
     bad_start = bad_start_in(history, attempt, audits, window.until_step)
     return replace(made, evidence=replace(made.evidence, bad_start=bad_start))
 
 
-def _anchor(target: Target, window: Window, run: RunState) -> Anchor:
+def _anchor(target: Target, window: Window, facts: Facts) -> Anchor:
     if target.tag is None:
         return Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
     at = next((s for s in reversed(window.before) if s.global_step == target.global_step), None)
-    return run.anchor(target.global_step) if at is None else anchor_at(at)
+    return facts.readings.anchor(target.global_step) if at is None else anchor_at(at)
 
 
 def window_of(incident: Incident, history: History, attempt: Attempt, target: Target, thresholds: Thresholds) -> Window:
@@ -200,17 +201,17 @@ class Bisecting:
     """The bisect that a rung of the ladder asks for, one step at each of the watch's turns. `make` makes the bisect of
     an incident; ConfigError where none can be run here."""
 
-    make: Callable[[Incident, History, RunState], Bisect]
+    make: Callable[[Incident, History, Facts], Bisect]
     _made: dict[str, Bisect] = field(default_factory=dict, init=False)
     _problems: dict[str, str] = field(default_factory=dict, init=False)  # incident -> why it could not go on
 
-    def seen(self, incident: Incident, history: History, run: RunState) -> BisectSeen:
+    def seen(self, incident: Incident, history: History, facts: Facts) -> BisectSeen:
         """Where the incident's bisect stands; over where it can't be run, or could not go on. FilesystemRefused where
         it can't be read."""
         try:
             if (problem := self._problems.get(incident.id)) is not None:
                 return BisectSeen(reason=problem, over=True)
-            made = self._of(incident, history, run)
+            made = self._of(incident, history, facts)
             made.reread()
             return made.seen
         except FilesystemRefused:  # it may be repaired: what is not read is not over
@@ -236,9 +237,9 @@ class Bisecting:
             if incident.bisecting and incident.id in self._made:
                 self._made[incident.id].probes.stop_all()
 
-    def _of(self, incident: Incident, history: History, run: RunState) -> Bisect:
+    def _of(self, incident: Incident, history: History, facts: Facts) -> Bisect:
         if incident.id not in self._made:
-            self._made = {incident.id: self.make(incident, history, run)}
+            self._made = {incident.id: self.make(incident, history, facts)}
         return self._made[incident.id]
 
 

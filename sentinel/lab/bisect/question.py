@@ -37,9 +37,9 @@ from sentinel.lab.bisect.record.evidence import evidence_of
 from sentinel.lab.probes.probe import Probe, Window
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import not_applied, overrides_for, plain_overrides
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import RunState
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.training_settings import SkippedRange
@@ -66,7 +66,7 @@ class _Case:
     """What all probes of one incident have in common."""
 
     incident: Incident
-    run: RunState
+    facts: Facts
     window: Window
     anchor: Anchor
     tag: str | None
@@ -94,7 +94,7 @@ class _Case:
 
 def question_of(
     incident: Incident,
-    run: RunState,
+    facts: Facts,
     window: Window,
     *,
     tag: str | None,
@@ -104,7 +104,7 @@ def question_of(
 ) -> Question:
     """What can be asked about the incident, from the checkpoint `tag` on. `changes`: what the record shows of settings
     that changed before the onset. ConfigError where its window is empty."""
-    case = _Case(incident, run, window, anchor, tag, means)
+    case = _Case(incident, facts, window, anchor, tag, means)
     length = means.window_steps or window.until_step - case.step
     if length < 1 or not window.after:
         raise ConfigError(
@@ -128,7 +128,10 @@ def question_of(
             probe, rungs[name] = make(case, replace(control, name=name, until_step=case.step + 3 * length // 2))
             probe = _with_once(probe, incident.overrides_before)
             changed = probe.overrides if probe.overrides != incident.overrides_before else None
-            if changed is not None and (unapplied := not_applied(changed, case.baseline, run)) is not None:
+            if (
+                changed is not None
+                and (unapplied := not_applied(changed, case.baseline, facts.settings, facts.jobs.start)) is not None
+            ):
                 raise ConfigError(unapplied)
             found[name], restarts[name] = probe, _restart(case, probe, rungs[name])
         except ConfigError as error:
@@ -172,7 +175,7 @@ def _plain(case: _Case, name: str) -> Overrides:
 def _by_rung(case: _Case, probe: Probe, change: str, **keys: Any) -> _Made:
     rung = Rung(name=f"bisect: {probe.name}", hypothesis="the bisect's", **keys)
     named: dict[str, Any] = {"incident": case.incident.id, "rollback": f"probe-{probe.name}", "anchor": case.anchor}
-    overrides = overrides_for(rung, case.baseline, **named, new_seed=case.run.new_seed(case.baseline))
+    overrides = overrides_for(rung, case.baseline, **named, new_seed=case.facts.settings.new_seed(case.baseline))
     return replace(probe, overrides=overrides, change=change), keys
 
 
@@ -213,9 +216,9 @@ def _read_until(case: _Case) -> int | None:
 
 
 def _without(case: _Case, probe: Probe, first: int, last: int) -> Probe:
-    applies = case.run.applies
+    applies = case.facts.settings.applies
     if applies is not None and "skip_samples" not in applies:
-        raise ConfigError(f"{case.run.trainer or 'the trainer'} skips no samples")
+        raise ConfigError(f"{case.facts.settings.trainer or 'the trainer'} skips no samples")
     plain = _plain(case, probe.name)
     skipped = (*(plain.standing.skipped or ()), SkippedRange(begin=first, end=last))
     return replace(probe, overrides=replace(plain, standing=replace(plain.standing, skipped=skipped)))

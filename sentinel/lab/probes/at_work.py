@@ -50,7 +50,7 @@ class ProbeJob:
         place_checkpoint(run_checkpoints, probe.tag, self.folder.parent / COPIES, self.folder / "checkpoints")
         if overrides is not None:
             OverridesFile(self.folder / "overrides.json").write(overrides)
-        if self.launcher.look([]).prepares:
+        if self.launcher.look([]).start.prepares:
             self.launcher.prepare(rollback, [], overrides)
         self.begun_here = True
         self.launcher.start(incident, rollback, [], follow_up=False)

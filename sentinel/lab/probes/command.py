@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.jobscript import SetOption, rewrite
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.jobscript.given import Given, given
 from sentinel.lab.probes.guard import Guard
-from sentinel.lint import THE_SCRIPT_ALONE, Known, new_scripts
+from sentinel.lint import THE_SCRIPT_ALONE, KnownSettings, new_scripts
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
 
@@ -67,7 +67,7 @@ class Folders:
         return self.stand_in(word) or word
 
 
-def own_trainer_options(folder: Path, facts: Facts, *, until_step: int, tensorboard: bool) -> tuple[str, ...]:
+def own_trainer_options(folder: Path, facts: ScriptFacts, *, until_step: int, tensorboard: bool) -> tuple[str, ...]:
     """The reference trainer's options: it saves nothing, ends by itself after that step, and keeps its learning rate's
     decay."""
     options = [f"--state-dir={folder}", f"--save={folder / 'checkpoints'}", "--metrics-port=0", "--save-interval=0"]
@@ -94,7 +94,7 @@ def script_of(
     folders: Folders,
     options: Sequence[str],
     overrides: Overrides | None,
-    known: Known = THE_SCRIPT_ALONE,
+    known: KnownSettings = THE_SCRIPT_ALONE,
 ) -> str:
     """The probe's job script. `overrides`: make them in the script, for a trainer that does not read overrides.json.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sentinel.judge.history import Attempt
 from sentinel.lab.probes.probe import ProbeResult
-from sentinel.lab.tune.search import Seen
+from sentinel.lab.tune.search import ProbeSeen
 
 SIGNIFICANT = 1.3  # Times the best perplexity before: above it a fluctuation is significant (the paper)
 
@@ -54,7 +54,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading(ProbeResult):
+class ProbeReading(ProbeResult):
     """What one probe has shown, as far as its trainer has reported it. `losses` are its validations."""
 
     consumed_tokens: int = 0  # Tokens trained on; 0 where the trainer does not count them. Validation's are not in it.
@@ -70,21 +70,21 @@ class Reading(ProbeResult):
     def curve(self) -> Curve:
         return Curve(self.losses)
 
-    def seen(self, limit: float, horizon_steps: int) -> Seen:
+    def seen(self, limit: float, horizon_steps: int) -> ProbeSeen:
         """What it says about the pacing: up to the horizon, and the first validation at or after it."""
         before = sum(step < horizon_steps for step, _ in self.losses)
         told = Curve(self.losses[: before + 1])
         last = told.points[-1][0] if told.points else 0
         broke = self.broke_at if self.broke_at is not None and self.broke_at <= max(last, horizon_steps) else None
         bad = [step for step in (told.fluctuates_at(limit), broke) if step is not None]
-        return Seen(fluctuated_at=min(bad, default=None), calm_through=last, ended=self.finished == "finished")
+        return ProbeSeen(fluctuated_at=min(bad, default=None), calm_through=last, ended=self.finished == "finished")
 
 
-def reading_of(attempt: Attempt | None, name: str = "") -> Reading:
+def reading_of(attempt: Attempt | None, name: str = "") -> ProbeReading:
     """By the attempt's readings so far; a validation that was taken again counts as it was then."""
     attempt = attempt or Attempt(0)
     broke = (s.global_step for s in attempt.samples if not math.isfinite(s.loss) and not s.skipped)
-    return Reading(
+    return ProbeReading(
         name=name,
         ended="verdict",
         outcome="unknown",

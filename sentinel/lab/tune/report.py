@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.config.toml import rung_text
 from sentinel.lab.probes.record import ProbeLife
-from sentinel.lab.tune.reading import Reading
+from sentinel.lab.tune.reading import ProbeReading
 from sentinel.lab.tune.search import Decision, Pacing, is_monotone
 from sentinel.lab.tune.task import SETTING, Task, What
 from sentinel.plan.choose.ladder import Rung
@@ -89,7 +89,7 @@ class TuningReport:
 def report_of(run: str, task: Task, decision: Decision, lives: Sequence[ProbeLife], plot: Path) -> TuningReport:
     """The report of a search that is over."""
     ended = [(life, task.pacings[life.probe.name], life.result) for life in lives]
-    readings = [(life, pacing, reading) for life, pacing, reading in ended if isinstance(reading, Reading)]
+    readings = [(life, pacing, reading) for life, pacing, reading in ended if isinstance(reading, ProbeReading)]
     seen = {pacing: reading.seen(task.fluctuation, task.space.horizon_steps) for _, pacing, reading in readings}
     return TuningReport(
         run=run,
@@ -102,7 +102,7 @@ def report_of(run: str, task: Task, decision: Decision, lives: Sequence[ProbeLif
     )
 
 
-def _row(life: ProbeLife, pacing: Pacing, reading: Reading, task: Task) -> ProbeRow:
+def _row(life: ProbeLife, pacing: Pacing, reading: ProbeReading, task: Task) -> ProbeRow:
     return ProbeRow(
         start=pacing.start,
         total_steps=pacing.total_steps,
@@ -117,7 +117,7 @@ def _row(life: ProbeLife, pacing: Pacing, reading: Reading, task: Task) -> Probe
     )
 
 
-def _verdict(life: ProbeLife, reading: Reading) -> str:
+def _verdict(life: ProbeLife, reading: ProbeReading) -> str:
     if reading.ended == "failed":
         return "failed"
     if life.lost and not (life.stopped and reading.ended == "stopped"):

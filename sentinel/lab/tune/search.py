@@ -52,7 +52,7 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ProbeSeen:
     """What one probe has shown so far."""
 
     fluctuated_at: int | None = None  # The step of its first significant fluctuation; None for none yet
@@ -82,17 +82,17 @@ class Decision:
     reason: str = ""  # A sentence
 
 
-def decide(space: Space, seen: Mapping[Pacing, Seen], *, room: int = 1) -> Decision:
+def decide(space: Space, seen: Mapping[Pacing, ProbeSeen], *, room: int = 1) -> Decision:
     """The next probes, at most `room` of them, or the answer.
 
     `seen` holds every probe that was begun, also those that still run. With room for several, the interval is cut into
     more parts at once, and the next start is tried before it is known whether this one will do.
     """
     for number, start in enumerate(space.starts):
-        calm = seen.get(Pacing(start, space.first_duration), Seen()).calm_at_first(space)
+        calm = seen.get(Pacing(start, space.first_duration), ProbeSeen()).calm_at_first(space)
         if calm is None:
             ahead = [Pacing(other, space.first_duration) for other in space.starts[number:]]
-            wanted = [p for p in ahead if seen.get(p, Seen()).calm_at_first(space) is None]
+            wanted = [p for p in ahead if seen.get(p, ProbeSeen()).calm_at_first(space) is None]
             return Decision(probes=tuple(wanted[:room]), reason=f"does it begin calmly from {start}?")
         if not calm:
             continue
@@ -105,18 +105,18 @@ def decide(space: Space, seen: Mapping[Pacing, Seen], *, room: int = 1) -> Decis
     return Decision(over=True, reason="every start and duration that was tried fluctuates before the horizon")
 
 
-def bracket(space: Space, seen: Mapping[Pacing, Seen], start: int) -> tuple[int, int]:
+def bracket(space: Space, seen: Mapping[Pacing, ProbeSeen], start: int) -> tuple[int, int]:
     """(place of the longest duration known to be calm, or -1; place of the shortest that fluctuates, or one past all).
 
     Where a longer one is calm although a shorter one fluctuates, only what lies below the shorter one counts.
     """
-    told = [seen.get(Pacing(start, duration), Seen()).calm(space) for duration in space.durations]
+    told = [seen.get(Pacing(start, duration), ProbeSeen()).calm(space) for duration in space.durations]
     high = told.index(False) if False in told else len(told)
     low = max((place for place in range(high) if told[place]), default=-1)
     return low, high
 
 
-def _cuts(space: Space, seen: Mapping[Pacing, Seen], start: int, room: int) -> list[Pacing]:
+def _cuts(space: Space, seen: Mapping[Pacing, ProbeSeen], start: int, room: int) -> list[Pacing]:
     """Durations inside the bracket: those that run first, then again and again the middle of the widest gap."""
     low, high = bracket(space, seen, start)
     inside = range(low + 1, high)
@@ -141,14 +141,16 @@ def _answer(space: Space, low: int, high: int) -> str:
     return f"calm over {longest} steps; over {space.durations[high]} the validation perplexity fluctuates"
 
 
-def answer_of_the_grid(space: Space, grid: Mapping[Pacing, Seen]) -> Pacing | None:
+def answer_of_the_grid(space: Space, grid: Mapping[Pacing, ProbeSeen]) -> Pacing | None:
     """The answer when every start was tried with every duration: what the search is held against.
 
     The smallest start whose beginning is calm at the first duration and that has a calm duration at all, with the
     longest of its calm durations. ConfigError where the grid is not whole.
     """
     for start in space.starts:
-        told = {pacing: grid.get(pacing, Seen()).calm(space) for pacing in (Pacing(start, t) for t in space.durations)}
+        told = {
+            pacing: grid.get(pacing, ProbeSeen()).calm(space) for pacing in (Pacing(start, t) for t in space.durations)
+        }
         if (open_one := next((pacing for pacing, calm in told.items() if calm is None), None)) is not None:
             raise ConfigError(f"{open_one}: the grid has no answer for it")
         first = grid[Pacing(start, space.first_duration)]
@@ -158,10 +160,10 @@ def answer_of_the_grid(space: Space, grid: Mapping[Pacing, Seen]) -> Pacing | No
     return None
 
 
-def is_monotone(space: Space, seen: Mapping[Pacing, Seen]) -> bool:
+def is_monotone(space: Space, seen: Mapping[Pacing, ProbeSeen]) -> bool:
     """Whether no duration is known to be calm that is longer than one known to fluctuate at the same start."""
     for start in space.starts:
-        told = [seen.get(Pacing(start, duration), Seen()).calm(space) for duration in space.durations]
+        told = [seen.get(Pacing(start, duration), ProbeSeen()).calm(space) for duration in space.durations]
         if False in told and True in told[told.index(False) :]:
             return False
     return True

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sentinel.jobscript.derived import total_steps, warmup_steps
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import ScriptFacts
 from sentinel.lab.probes.probe import Probe
 from sentinel.lab.tune.search import Pacing, Space
 from sentinel.plan.choose.pacings import with_slw
@@ -123,7 +123,7 @@ def _name_of(pacing: Pacing) -> str:
     return f"start{pacing.start}-T{pacing.total_steps}"
 
 
-def task_of(tuning: Tuning, facts: Facts, what: What = "slw") -> Task:
+def task_of(tuning: Tuning, facts: ScriptFacts, what: What = "slw") -> Task:
     """The search that the settings ask for, at the run that the facts describe. ConfigError names what is missing."""
     warmup = tuning.lr_warmup_steps or _whole(warmup_steps(facts))
     length = tuning.full_seqlen or facts.seq_length

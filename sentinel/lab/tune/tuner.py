@@ -11,8 +11,8 @@ from sentinel.judge.history import Attempt
 from sentinel.lab.probes.at_work import LOG, ProbeJob, Probes
 from sentinel.lab.probes.probe import Ended, Limits, Outcome, Probe, ProbeResult
 from sentinel.lab.probes.record import ProbeLife, ProbeRecord
-from sentinel.lab.tune.reading import Reading, reading_of
-from sentinel.lab.tune.search import Decision, Pacing, Seen, decide
+from sentinel.lab.tune.reading import ProbeReading, reading_of
+from sentinel.lab.tune.search import Decision, Pacing, ProbeSeen, decide
 from sentinel.lab.tune.task import SETTING, Task
 from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.training_settings import settings_of
@@ -42,7 +42,9 @@ class Tuner:
             job_of,
             self._over,
             self._result,
-            record=ProbeRecord(folder, kind=Reading, question={"event": "searched", "record": 2, **task.to_json()}),
+            record=ProbeRecord(
+                folder, kind=ProbeReading, question={"event": "searched", "record": 2, **task.to_json()}
+            ),
             limits=Limits(parallel=parallel, count=3 * len(self._pacings)),
             say=say,
             again=True,
@@ -70,13 +72,15 @@ class Tuner:
 
     def _decision(self, results: Mapping[str, ProbeResult]) -> Decision:
         """By what each probe has shown to its end, or so far; of one that was lost or failed, nothing."""
-        seen = {self._pacings[name]: self._seen(told) for name, told in results.items() if isinstance(told, Reading)}
+        seen = {
+            self._pacings[name]: self._seen(told) for name, told in results.items() if isinstance(told, ProbeReading)
+        }
         for life in self._probes.record.running:
             job = self._probes.jobs.get(life.name)
             seen[self._pacings[life.probe.name]] = self._seen(reading_of(job.shown if job is not None else None))
         return decide(self._task.space, seen, room=self._parallel)
 
-    def _seen(self, reading: Reading) -> Seen:
+    def _seen(self, reading: ProbeReading) -> ProbeSeen:
         return reading.seen(self._task.fluctuation, self._task.space.horizon_steps)
 
     def _over(self, probe: Probe, attempt: Attempt | None) -> str | None:
@@ -100,7 +104,7 @@ class Tuner:
                 f"the probe of {pacing} runs with another {setting.words}, {reported}, instead of {wanted}"
             )
 
-    def _result(self, probe: Probe, attempt: Attempt | None, ended: Ended | None, seconds: float) -> Reading:
+    def _result(self, probe: Probe, attempt: Attempt | None, ended: Ended | None, seconds: float) -> ProbeReading:
         reading = replace(reading_of(attempt, probe.name), ended=ended or "verdict", seconds=round(seconds, 3))
         seen = self._seen(reading)
         calm = seen.calm(self._task.space)

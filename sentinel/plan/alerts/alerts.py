@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Alert, AlertState, Facts, Memory, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_outcomes import (
     AlertFiring,
@@ -22,6 +22,7 @@ from sentinel.plan.incident.log_outcomes import (
     IncidentStopped,
 )
 from sentinel.plan.observation import Life
+from sentinel.plan.outcome import Alert, AlertState, Memory, Turn
 from sentinel.plan.restart.liveness import hindered, life_of
 from sentinel.plan.restart.restart import newest_audit
 from sentinel.plan.starts.audit import Continued
@@ -33,19 +34,19 @@ _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
 
 def alerts_of(facts: Facts, policy: Policy, turn: Turn | None) -> tuple[Alert, ...]:
-    """The state of each topic, once the turn is done; None for a turn that failed (`facts.failure`). While the
+    """The state of each topic, once the turn is done; None for a turn that failed (`facts.own.failure`). While the
     readings are away nothing is known of the job: its topics stay as they were."""
     kind, within_s = facts.verdict.kind, policy.confirm_within_s
     blind = facts.verdict.reason if kind is VerdictKind.BLIND else None
     alerts = [
         *_watch_failing(facts, policy),
-        Alert(topic="paging", reason=facts.paging_problem),
+        Alert(topic="paging", reason=facts.own.paging_problem),
         Alert(topic="blind", reason=blind, severity="warning", within_s=within_s),
     ]
     if blind is not None:
         return tuple(alerts)
     hangs = facts.verdict.reason if kind is VerdictKind.STALLED else None
-    alerts += [Alert(topic="overlap", reason=facts.run.overlap), _bad_start(facts)]
+    alerts += [Alert(topic="overlap", reason=facts.liveness.overlap), _bad_start(facts)]
     alerts += [
         *_removed_topics(facts),
         _attention_logits(facts, policy),
@@ -65,7 +66,7 @@ def with_alerts(turn: Turn, alerts: tuple[Alert, ...], facts: Facts) -> Turn:
     """The turn with what is due of the alerts, and with its memory of what is wrong. What an earlier daemon has told,
     and the log does not say to be over, goes on."""
     states = {**alert_states(facts.events), **turn.memory.alert_states}
-    records, memory = _recorded(alerts, replace(turn.memory, alert_states=states), facts.run.now_unix_s)
+    records, memory = _recorded(alerts, replace(turn.memory, alert_states=states), facts.now_unix_s)
     return replace(turn, alerts=alerts, alert_records=records, memory=memory)
 
 
@@ -88,33 +89,36 @@ def _recorded(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tup
 
 
 def _watch_failing(facts: Facts, policy: Policy) -> tuple[Alert, ...]:
-    jobs = facts.run.jobs
-    if facts.failure is not None:
-        return (_failing(facts.failure.reason, facts, policy),)
+    jobs = facts.jobs
+    if facts.own.failure is not None:
+        return (_failing(facts.own.failure.reason, facts, policy),)
     if not jobs.known and not jobs.elsewhere:
         return (_failing(f"job state unknown: {jobs.why_unknown}", facts, policy),)
-    known = not unsettled(facts.events, facts.run.now_unix_s, within_s=policy.confirm_within_s)
+    known = not unsettled(facts.events, facts.now_unix_s, within_s=policy.confirm_within_s)
     return (Alert(topic="watch_failing"),) if known else ()
 
 
 def _failing(reason: str, facts: Facts | None, policy: Policy) -> Alert:
-    severity: Severity = "critical" if facts is not None and facts.run.open_incident else "warning"
+    severity: Severity = "critical" if facts is not None and facts.open_incident else "warning"
     return Alert(topic="watch_failing", reason=reason, severity=severity, within_s=policy.confirm_within_s)
 
 
 def _unknown(facts: Facts, policy: Policy) -> Alert:
     """Why nothing could be done: told at once where something is to be done, else when it lasts."""
-    run, why = facts.run, None
-    theirs = any(writer.foreign for writer in run.jobs.writers)
+    evidence, why = facts.liveness, None
+    theirs = any(writer.foreign for writer in facts.jobs.writers)
     # attached to a run whose job waits or has yet to be submitted: its checkpoints are old
-    before_first = not run.attempts and not theirs and all(sign.age_s >= run.gone_after_s for sign in run.signs)
-    if run.jobs.known and not before_first:
-        known = life_of(run)
+    old = all(sign.age_s >= evidence.gone_after_s for sign in evidence.signs)
+    before_first = not evidence.attempts and not theirs and old
+    if facts.jobs.known and not before_first:
+        known = life_of(evidence)
         of_anybody = known.sentence if known.life is Life.UNKNOWN else None
-        why = of_anybody if policy.mode == "observe" else hindered(run)  # to observe, it may be another account's
-    due = run.open_incident is not None or facts.verdict.kind in _TO_ACT_ON
+        # to observe, the job may be another account's
+        why = of_anybody if policy.mode == "observe" else hindered(evidence)
+    due = facts.open_incident is not None or facts.verdict.kind in _TO_ACT_ON
     severity: Severity = "warning" if policy.mode == "observe" else "critical"
-    expires_s = max((beat.expires_s for beat in run.heartbeats), default=0.0)  # until then it may lift by itself
+    # until then it may lift by itself
+    expires_s = max((beat.expires_s for beat in evidence.heartbeats), default=0.0)
     return Alert(topic="unknown", reason=why, severity=severity, within_s=2 * expires_s if due else _UNKNOWN_S)
 
 

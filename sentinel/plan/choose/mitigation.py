@@ -16,7 +16,7 @@ from sentinel.plan.choose.pacings import (
     with_seqlen_of,
 )
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import RunSettings, StartSeen
 from sentinel.vocabulary.codec import fields_of
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, words_of
@@ -261,23 +261,23 @@ def _switch_with_value(free: Free) -> str | None:
     return None
 
 
-def not_applied(overrides: Overrides, baseline: Baseline, run: RunState) -> str | None:
+def not_applied(overrides: Overrides, baseline: Baseline, settings: RunSettings, start: StartSeen) -> str | None:
     """The changes that neither the trainer nor its job script applies, as a sentence; None where there are none. What
     the trainer applies is what its hook has declared. None declared is unknown: nothing is refused for it."""
-    in_script = run.jobs.rewrites_script
+    in_script = start.rewrites_script
     if in_script and (why := _switch_with_value(overrides.standing.free or Free())) is not None:
         return why
     if not in_script and baseline.weight_decay == 0 and (overrides.standing.weight_decay or 0) > 0:
         return "weight decay is set only for parameters that are decayed, and the trainer reports 0 for all of them"
-    if run.applies is None and not in_script:
+    if settings.applies is None and not in_script:
         return None
-    applied = {"skipped", *(run.jobs.carries if in_script else ()), *(run.applies or ())}
+    applied = {"skipped", *(start.carries if in_script else ()), *(settings.applies or ())}
     left = [key for key in changed_keys(overrides, baseline) if key not in applied]
     if not left:
         return None
     free = added_words(overrides.standing.free, baseline.free)
     words = ", ".join(word for key in left for word in (free if key == "free" else (f"{words_of(key)} ({key})",)))
-    who = run.trainer or "the trainer"
+    who = settings.trainer or "the trainer"
     if in_script:
         return f"neither {who} nor a changed job script applies {words}"
     return f"{who} does not apply {words}: it would train on as before"

@@ -10,7 +10,7 @@ from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import Checkpoint, FoldersSeen, ReadingsSeen
 
 
 def rollback_to(event: Event, saved_steps: Sequence[int], margin_steps: int) -> int | None:
@@ -31,7 +31,9 @@ class Target:
     reason: str
 
 
-def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy) -> Target:
+def choose_target(
+    incident: Incident, rung: Rung, folders: FoldersSeen, readings: ReadingsSeen, policy: Policy
+) -> Target:
     """The largest complete checkpoint at or before the onset, less a margin that the rung and its number decide. near:
     onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its risky
     window (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
@@ -40,7 +42,7 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy)
     loaded another state than was saved (`certificates` shows both)."""
     if rung.target == "scratch":
         return Target(tag=None, global_step=0, reason="from scratch")
-    newest = run.checkpoints[-1].global_step if run.checkpoints else 0
+    newest = folders.checkpoints[-1].global_step if folders.checkpoints else 0
     onset = incident.onset_range[0] if incident.onset_range else newest
     margin = policy.margin_steps * (2**incident.failed_restarts if rung.target == "earlier" else 1)
     limit, why = onset - margin, f"{margin} steps before the onset at {onset}"
@@ -50,7 +52,7 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy)
             limit, why = ramp, f"before the upper half of the LR ramp, which begins at step {ramp}"
     if incident.rollbacks and incident.rollbacks[-1].target_step < limit:
         limit, why = incident.rollbacks[-1].target_step, "no later than the last target"
-    whole, passed = healthy_until(limit, run)
+    whole, passed = healthy_until(limit, folders, readings)
     why = "; ".join([why, *passed[:1], *([f"{len(passed) - 1} more passed over too"] if len(passed) > 1 else [])])
     if not whole:
         none = "no healthy checkpoint" if passed else "no checkpoint"
@@ -59,12 +61,12 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy)
     return Target(tag=whole[-1].tag, global_step=whole[-1].global_step, reason=f"{whole[-1].tag} is {last} {why}")
 
 
-def healthy_until(limit: int, run: RunState) -> tuple[list[Checkpoint], list[str]]:
+def healthy_until(limit: int, folders: FoldersSeen, readings: ReadingsSeen) -> tuple[list[Checkpoint], list[str]]:
     """The complete checkpoints up to that step, without the last ones of steps with unhealthy readings; and what was
     wrong with those, as sentences."""
-    whole = [c for c in run.checkpoints if c.complete and c.verified is not False and c.global_step <= limit]
+    whole = [c for c in folders.checkpoints if c.complete and c.verified is not False and c.global_step <= limit]
     passed: list[str] = []
-    while whole and (unhealthy := run.unhealthy_at(whole[-1].global_step)) is not None:
+    while whole and (unhealthy := readings.unhealthy_at(whole[-1].global_step)) is not None:
         passed.append(f"{whole.pop().tag} {unhealthy.sentence}")
     return whole, passed
 

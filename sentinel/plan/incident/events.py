@@ -153,7 +153,7 @@ def _take(incidents: dict[str, Incident], event: IncidentEvent) -> None:
 def _of_incident(incident: Incident, event: IncidentEvent) -> None:
     match event:
         case Decided():
-            incident.rollbacks.append(rollback_of(event))
+            incident.rollbacks.append(proposed_in(event))
             incident.status, incident.proposal = "decided", None
         case Proposed():
             incident.proposal = Proposal(digest=event.digest, proposed_unix_s=event.time_unix_s)
@@ -237,7 +237,7 @@ def _opened(event: Opened) -> Incident:
     )
 
 
-def rollback_of(event: PlannedRollback) -> Rollback:
+def proposed_in(event: PlannedRollback) -> Rollback:
     """The decision that an event holds."""
     same = ("rung", "hypothesis", "overrides", "changes", "lost_steps", "lost_gpu_hours", "unconfirmed", "in_script")
     made = Rollback(

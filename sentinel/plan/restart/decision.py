@@ -1,4 +1,4 @@
-"""plan_recovery(verdict, run, policy) -> Plan: the next rung and its target, as a decision to record, or a refusal."""
+"""plan_recovery(facts, policy) -> Plan: the next rung and its target, as a decision to record, or a refusal."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import changes, not_applied, overrides_for, plain_overrides
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import Target, choose_target
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.incident import Incident, Rollback, Skip, Wait, incident_id, rollback_id
-from sentinel.plan.observation import Life, RunState, SpoiltSpan
+from sentinel.plan.observation import Life, SpoiltSpan
 from sentinel.plan.restart.forecast import gpu_hours, lost_so_far, lost_steps
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.rollback import ELSEWHERE, Plan, no_room, not_yet_verified, on_hold, plan_rollback
@@ -22,25 +23,25 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 
 
-def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
+def plan_recovery(facts: Facts, policy: Policy) -> Plan:
     """What to do about a divergence, given what is true now. A plan without actions and refusal has nothing to do."""
-    incident = run.open_incident
+    incident, verdict = facts.open_incident, facts.verdict
     if incident is None:
         return Plan(reason=f"no incident is open: {verdict.reason}")
     if incident.current is not None:
-        return plan_rollback(incident.current, run, policy)
+        return plan_rollback(incident.current, facts, policy)
     if (wait := incident.waiting) is not None:
         return Plan(reason=f"{wait.rung!r} watches until step {wait.until_step} whether the run recovers")
     if verdict.kind is not VerdictKind.DIVERGED and not incident.rollbacks:
         return Plan(reason=f"the run has not diverged: {verdict.reason}")
-    return decide(incident, run, policy)
+    return decide_rung(incident, facts, policy)
 
 
-def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
+def decide_rung(incident: Incident, facts: Facts, policy: Policy) -> Plan:
     """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal. A rung that
     only watches is a wait to record: it has no actions, and no budget stands against it. A rung that can't be carried
     out is a skip to record; the next rung is decided once it is recorded."""
-    if (refused := _nothing_decided_now(run, policy)) is not None:
+    if (refused := _nothing_decided_now(facts, policy)) is not None:
         return refused
     if incident.tried >= len(policy.ladder):
         tried, left_out = incident.tried - len(incident.skips), len(incident.skips)
@@ -52,27 +53,27 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
     if rung.page:
         return Plan(refusal=f"rung {rung.name!r} asks for a person; its hypothesis: {rung.hypothesis}")
     if rung.wait_steps is not None:
-        begin = run.last_step if run.last_step is not None else incident.alarm_step or 0
+        begin = facts.readings.last_step if facts.readings.last_step is not None else incident.alarm_step or 0
         until = begin + rung.wait_steps
         wait = Wait(rung=rung.name, hypothesis=rung.hypothesis, from_step=begin, until_step=until)
         return Plan(wait=wait, reason=f"watch until step {until} whether the run recovers by itself")
-    if sum(len(i.rollbacks) for i in run.incidents) >= policy.rollback_budget:
+    if sum(len(i.rollbacks) for i in facts.incidents) >= policy.rollback_budget:
         return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
-    if (refused := no_room(run)) is not None:
+    if (refused := no_room(facts)) is not None:
         return refused
     if rung.bisect:
-        return plan_found(rung, incident, run, policy)
-    target = choose_target(incident, rung, run, policy)
+        return plan_found(rung, incident, facts, policy)
+    target = choose_target(incident, rung, facts.folders, facts.readings, policy)
     try:
-        decision = _decision(incident, rung, target, run, policy)
+        decision = _decision(incident, rung, target, facts, policy)
     except ConfigError as error:
         return skipped(rung, str(error))
-    return _checked(decision, target, rung, incident, run, policy)
+    return _checked(decision, target, rung, incident, facts, policy)
 
 
-def plan_found(rung: Rung, incident: Incident, run: RunState, policy: Policy) -> Plan:
+def plan_found(rung: Rung, incident: Incident, facts: Facts, policy: Policy) -> Plan:
     """The plan of what follows from the incident's bisect: that bisect first, where it has not come to its end."""
-    found, ours = run.bisect, rollback_id(incident.id, len(incident.rollbacks) + 1)
+    found, ours = facts.on_demand.bisect, rollback_id(incident.id, len(incident.rollbacks) + 1)
     if found is None or not found.over:
         if policy.mode != "act":
             asked = f"`sentinel bisect {incident.id}`"
@@ -82,7 +83,7 @@ def plan_found(rung: Rung, incident: Incident, run: RunState, policy: Policy) ->
         return Plan(bisects=True, reason=found.reason if found is not None else "the cause is asked for first")
     if found.needs_person:
         return Plan(refusal=f"rung {rung.name!r}: a machine has to be left out: {found.reason}")
-    there = run.checkpoint(found.tag) if found.tag is not None else None
+    there = facts.folders.checkpoint(found.tag) if found.tag is not None else None
     gone = found.tag is not None and (there is None or not there.complete or there.verified is False)
     if found.overrides is None or gone:
         return skipped(
@@ -91,20 +92,24 @@ def plan_found(rung: Rung, incident: Incident, run: RunState, policy: Policy) ->
     once = found.overrides.once
     named = replace(found.overrides, rollback=ours, once=None if once is None else replace(once, id=ours))
     target = Target(tag=found.tag, global_step=found.global_step, reason=f"the bisect began there: {found.reason}")
-    decision = decision_of(named, incident.baseline, run, rung=rung.name, hypothesis=found.reason, target=target)
-    return _checked(decision, target, rung, incident, run, policy)
+    decision = decision_of(named, incident.baseline, facts, rung=rung.name, hypothesis=found.reason, target=target)
+    return _checked(decision, target, rung, incident, facts, policy)
 
 
-def _checked(decision: Rollback, target: Target, rung: Rung, incident: Incident, run: RunState, policy: Policy) -> Plan:
+def _checked(decision: Rollback, target: Target, rung: Rung, incident: Incident, facts: Facts, policy: Policy) -> Plan:
     """The plan of the decision, where the trainer makes its changes, its target is whole and it is not too dear."""
-    if decision.restart and (unapplied := not_applied(decision.overrides, incident.baseline, run)) is not None:
+    if decision.restart and (unapplied := _not_applied(decision.overrides, incident.baseline, facts)) is not None:
         return skipped(rung, unapplied)
-    if (first := not_yet_verified(run.checkpoint(target.tag) if target.tag else None)) is not None:
+    if (first := not_yet_verified(facts.folders.checkpoint(target.tag) if target.tag else None)) is not None:
         return first
-    if (refused := _too_dear(decision, run, policy)) is not None:
+    if (refused := _too_dear(decision, facts, policy)) is not None:
         return refused
-    plan = plan_rollback(decision, run, policy)
+    plan = plan_rollback(decision, facts, policy)
     return plan if plan.refusal is not None else Plan(actions=plan.actions, decision=decision, reason=target.reason)
+
+
+def _not_applied(overrides: Overrides, baseline: Baseline, facts: Facts) -> str | None:
+    return not_applied(overrides, baseline, facts.settings, facts.jobs.start)
 
 
 def skipped(rung: Rung, reason: str) -> Plan:
@@ -112,26 +117,26 @@ def skipped(rung: Rung, reason: str) -> Plan:
     return Plan(skip=skip, reason=f"rung {rung.name!r} is skipped: {reason}")
 
 
-def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, policy: Policy) -> Rollback:
+def _decision(incident: Incident, rung: Rung, target: Target, facts: Facts, policy: Policy) -> Rollback:
     anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
     if target.tag is not None:
-        anchor = run.anchor(target.global_step)
+        anchor = facts.readings.anchor(target.global_step)
     overrides = overrides_for(
         rung,
         incident.baseline,
         incident=incident.id,
         rollback=rollback_id(incident.id, len(incident.rollbacks) + 1),
         anchor=anchor,
-        new_seed=run.new_seed(incident.baseline),
+        new_seed=facts.settings.new_seed(incident.baseline),
         onset_past=onset_past(incident, policy),
     )
-    return decision_of(overrides, incident.baseline, run, rung=rung.name, hypothesis=rung.hypothesis, target=target)
+    return decision_of(overrides, incident.baseline, facts, rung=rung.name, hypothesis=rung.hypothesis, target=target)
 
 
 def decision_of(
     overrides: Overrides,
     baseline: Baseline,
-    run: RunState,
+    facts: Facts,
     *,
     rung: str,
     hypothesis: str,
@@ -139,8 +144,8 @@ def decision_of(
     restart: bool = True,
 ) -> Rollback:
     """The rollback to the target with these overrides: what it changes, loses, and what can't be confirmed of it."""
-    lost, unconfirmable = lost_steps(target.global_step, run), tuple(unreported(overrides, baseline))
-    if overrides.once is not None and run.jobs.rewrites_script:  # such a trainer has no record of what it did once
+    lost, unconfirmable = lost_steps(target.global_step, facts), tuple(unreported(overrides, baseline))
+    if overrides.once is not None and facts.jobs.start.rewrites_script:  # it keeps no record of what it did once
         unconfirmable += (f"one-shot changes of {overrides.once.id}",)
     return Rollback(
         id=overrides.rollback,
@@ -150,15 +155,15 @@ def decision_of(
         target_step=target.global_step,
         overrides=overrides,
         changes=changes(overrides, baseline),
-        decided_unix_s=run.now_unix_s,
+        decided_unix_s=facts.now_unix_s,
         lost_steps=lost,
-        lost_gpu_hours=gpu_hours(lost, run),
+        lost_gpu_hours=gpu_hours(lost, facts),
         unconfirmed=unconfirmable,
-        in_script=run.jobs.rewrites_script,
+        in_script=facts.jobs.start.rewrites_script,
         restart=restart,
-        after_attempt=max((a.number for a in run.attempts), default=0),
-        known_jobs=tuple(w.id for w in run.jobs.writers),
-        place=run.place,
+        after_attempt=max((a.number for a in facts.liveness.attempts), default=0),
+        known_jobs=tuple(w.id for w in facts.jobs.writers),
+        place=facts.folders.place,
     )
 
 
@@ -169,45 +174,46 @@ def onset_past(incident: Incident, policy: Policy) -> int | None:
     return incident.onset_samples + policy.margin_steps * incident.batch_samples
 
 
-def has_not_healed(wait: Wait, verdict: Verdict, run: RunState) -> str | None:
+def has_not_healed(wait: Wait, facts: Facts) -> str | None:
     """Why the wait is over without having helped, as a sentence; None while it lasts."""
-    if not run.jobs.writers and life_of(run).life is Life.GONE:
-        return f"the job is gone before step {wait.until_step}: {verdict.reason}"
-    if verdict.kind is VerdictKind.DIVERGED and run.last_step is not None and run.last_step >= wait.until_step:
-        return f"still diverged at step {run.last_step}: {verdict.reason}"
+    if not facts.jobs.writers and life_of(facts.liveness).life is Life.GONE:
+        return f"the job is gone before step {wait.until_step}: {facts.verdict.reason}"
+    last = facts.readings.last_step
+    if facts.verdict.kind is VerdictKind.DIVERGED and last is not None and last >= wait.until_step:
+        return f"still diverged at step {last}: {facts.verdict.reason}"
     return None
 
 
-def _nothing_decided_now(run: RunState, policy: Policy) -> Plan | None:
-    if run.jobs.elsewhere:
+def _nothing_decided_now(facts: Facts, policy: Policy) -> Plan | None:
+    if facts.jobs.elsewhere:
         return Plan(refusal=ELSEWHERE, waits=True)
-    if not run.jobs.known:  # the job's script is a part of what is decided upon
-        return Plan(refusal=f"job state unknown: {run.jobs.why_unknown}", waits=True)
-    if (refused := on_hold(run)) is not None:
+    if not facts.jobs.known:  # the job's script is a part of what is decided upon
+        return Plan(refusal=f"job state unknown: {facts.jobs.why_unknown}", waits=True)
+    if (refused := on_hold(facts)) is not None:
         return refused
-    span = policy.quiet_at(run.minute_of_day) if run.minute_of_day is not None else None
+    span = policy.quiet_at(facts.minute_of_day) if facts.minute_of_day is not None else None
     if span is not None:
         return Plan(refusal=f"these are quiet hours ({span}): nothing is done without a person", waits=True)
-    decided = [r.decided_unix_s for i in run.incidents for r in i.rollbacks]
-    left_s = policy.cooldown_s - (run.now_unix_s - max(decided)) if decided else 0.0
+    decided = [r.decided_unix_s for i in facts.incidents for r in i.rollbacks]
+    left_s = policy.cooldown_s - (facts.now_unix_s - max(decided)) if decided else 0.0
     if left_s > 0:
         return Plan(refusal=f"the last rollback was decided just now: {left_s:.0f} s of cooldown are left", waits=True)
     return None
 
 
-def gpu_hours_left(run: RunState, policy: Policy) -> float | None:
+def gpu_hours_left(facts: Facts, policy: Policy) -> float | None:
     """Of the budget; None where there is no limit."""
     budget = policy.gpu_hours_budget
-    return None if budget is None else budget - sum(i.spent_gpu_hours for i in run.incidents)
+    return None if budget is None else budget - sum(i.spent_gpu_hours for i in facts.incidents)
 
 
-def _too_dear(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:
-    if lost_so_far(run.incidents) + decision.lost_steps > policy.lost_steps_budget:
+def _too_dear(decision: Rollback, facts: Facts, policy: Policy) -> Plan | None:
+    if lost_so_far(facts.incidents) + decision.lost_steps > policy.lost_steps_budget:
         return Plan(
             refusal=f"rolling back to step {decision.target_step} would lose {decision.lost_steps} steps, more "
             f"than is left of the budget of {policy.lost_steps_budget}"
         )
-    left, cost = gpu_hours_left(run, policy), decision.lost_gpu_hours
+    left, cost = gpu_hours_left(facts, policy), decision.lost_gpu_hours
     if left is None or cost is None or cost <= left:
         return None
     budget = policy.gpu_hours_budget
@@ -217,7 +223,7 @@ def _too_dear(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ManualRollback:
     """What the person said."""
 
     to: str  # a tag, or "scratch"
@@ -227,68 +233,69 @@ class Wanted:
     force: bool = False
 
 
-def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy) -> Plan:
+def plan_by_hand(wanted: ManualRollback, facts: Facts, policy: Policy) -> Plan:
     """The plan for a person's own rollback, or a refusal. The budget is sentinel's own and does not bind a person."""
-    target = None if wanted.to == "scratch" else run.checkpoint(wanted.to)
+    target = None if wanted.to == "scratch" else facts.folders.checkpoint(wanted.to)
     if wanted.to != "scratch" and target is None:
-        near = ", ".join(c.tag for c in run.checkpoints[-5:])
+        near = ", ".join(c.tag for c in facts.folders.checkpoints[-5:])
         if not near:
             return Plan(refusal=f"there is no checkpoint {wanted.to!r}: the run has none")
         return Plan(refusal=f"there is no checkpoint {wanted.to!r}; the last ones are {near}")
     step = target.global_step if target else 0
-    onset = verdict.onset_range
+    onset = facts.verdict.onset_range
     if onset is not None and step >= onset[0] and not wanted.force:
         return Plan(
             refusal=f"{wanted.to} is after the onset (step {onset[0]}) and contains the divergence; use an earlier "
             "target or pass --force"
         )
-    if target is not None and not wanted.force and (unhealthy := run.unhealthy_at(step)) is not None:
+    if target is not None and not wanted.force and (unhealthy := facts.readings.unhealthy_at(step)) is not None:
         why = unhealthy.reason
         if isinstance(unhealthy, SpoiltSpan):
             return Plan(refusal=f"{target.tag} is not certified: {why}; use an earlier target or pass --force")
         return Plan(refusal=f"{target.tag} contains the divergence: {why}; use an earlier target or pass --force")
-    if wanted.start and not wanted.force and (refused := no_room(run)) is not None:
+    if wanted.start and not wanted.force and (refused := no_room(facts)) is not None:
         return refused
-    incident = incident_id(run.next_incident)
+    incident = incident_id(facts.next_incident)
     try:
-        overrides = _overrides(wanted, verdict, run, policy, incident, step)
+        overrides = _overrides(wanted, facts, policy, incident, step)
     except ConfigError as error:
         return Plan(refusal=str(error))
-    if wanted.start and (unapplied := not_applied(overrides, run.baseline, run)) is not None:
+    if wanted.start and (unapplied := _not_applied(overrides, facts.settings.baseline, facts)) is not None:
         return Plan(refusal=unapplied)
     decision = decision_of(
         overrides,
-        run.baseline,
-        run,
+        facts.settings.baseline,
+        facts,
         rung=wanted.rung or "by hand",
         hypothesis="a person's",
         target=Target(tag=target.tag if target else None, global_step=step, reason=f"a person asked for {wanted.to}"),
         restart=wanted.start,
     )
-    plan = plan_rollback(decision, run, policy)
+    plan = plan_rollback(decision, facts, policy)
     return replace(plan, decision=None if plan.refusal else decision, reason=f"back to {wanted.to}")
 
 
-def _overrides(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy, incident: str, step: int) -> Overrides:
+def _overrides(wanted: ManualRollback, facts: Facts, policy: Policy, incident: str, step: int) -> Overrides:
     at: dict[str, Any] = {"incident": incident, "rollback": rollback_id(incident, 1), "anchor": Anchor(global_step=0)}
     if step:
-        at["anchor"] = run.anchor(step)
+        at["anchor"] = facts.readings.anchor(step)
     if wanted.rung is None:
-        overrides = plain_overrides(run.baseline, **at)
+        overrides = plain_overrides(facts.settings.baseline, **at)
     else:
         rung = next((r for r in policy.ladder if r.name == wanted.rung), None)
         if rung is None:
             known = ", ".join(r.name for r in policy.ladder)
             raise ConfigError(f"the ladder has no rung {wanted.rung!r}; it has {known}")
-        past, seed = _onset_past(verdict, run, policy), run.new_seed(run.baseline)
-        overrides = overrides_for(rung, run.baseline, **at, new_seed=seed, onset_past=past)
+        past, seed = _onset_past(facts, policy), facts.settings.new_seed(facts.settings.baseline)
+        overrides = overrides_for(rung, facts.settings.baseline, **at, new_seed=seed, onset_past=past)
     if wanted.seed is not None:
         overrides = replace(overrides, once=replace(overrides.once or Once(id=at["rollback"]), seed=wanted.seed))
     return overrides
 
 
-def _onset_past(verdict: Verdict, run: RunState, policy: Policy) -> int | None:
+def _onset_past(facts: Facts, policy: Policy) -> int | None:
     """consumed_samples up to `margin_steps` past the late end of the onset, as far as the journals know it."""
-    late = verdict.onset_range[1] if verdict.onset_range is not None else math.inf
-    known = [step for step in run.positions if late <= step <= late + policy.margin_steps]
-    return run.positions[max(known)].consumed_samples if known else None
+    onset = facts.verdict.onset_range
+    late = onset[1] if onset is not None else math.inf
+    known = [step for step in facts.readings.positions if late <= step <= late + policy.margin_steps]
+    return facts.readings.positions[max(known)].consumed_samples if known else None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident, Rollback
-from sentinel.plan.observation import RunState
 from sentinel.plan.starts.proof import unreported
 from sentinel.vocabulary.codec import Described
 from sentinel.vocabulary.pacing import LrSchedule, trained_tokens
@@ -27,58 +27,58 @@ class Price(Described):
     waiting_gpu_hours: float | None  # waiting for it costs this, and throws away nothing if the run heals, else all
 
 
-def price(decision: Rollback, run: RunState) -> Price:
+def price(decision: Rollback, facts: Facts) -> Price:
     """What carrying the decision out costs, against waiting for one more save."""
-    lost, interval = lost_steps(decision.target_step, run), save_interval(run)
-    left = None if interval is None else interval - (_last_trained(run) - _newest_checkpoint(run)) % interval
+    lost, interval = lost_steps(decision.target_step, facts), save_interval(facts)
+    left = None if interval is None else interval - (_last_trained(facts) - _newest_checkpoint(facts)) % interval
     return Price(
         lost_steps=lost,
-        lost_gpu_hours=gpu_hours(lost, run),
+        lost_gpu_hours=gpu_hours(lost, facts),
         steps_to_next_save=left,
-        waiting_gpu_hours=None if left is None else gpu_hours(left, run),
+        waiting_gpu_hours=None if left is None else gpu_hours(left, facts),
     )
 
 
-def lost_steps(target_step: int, run: RunState) -> int:
+def lost_steps(target_step: int, facts: Facts) -> int:
     """Optimizer steps that a rollback to the target throws away: from there to the last step of the line in force."""
-    return max(0, _last_trained(run) - target_step)
+    return max(0, _last_trained(facts) - target_step)
 
 
 def lost_so_far(incidents: Iterable[Incident]) -> int:
     return sum(r.lost_steps for i in incidents for r in i.rollbacks)
 
 
-def _last_trained(run: RunState) -> int:
-    known = run.trained_to if run.trained_to is not None else run.last_step
-    return known if known is not None else _newest_checkpoint(run)  # no step reported yet
+def _last_trained(facts: Facts) -> int:
+    known = facts.readings.trained_to if facts.readings.trained_to is not None else facts.readings.last_step
+    return known if known is not None else _newest_checkpoint(facts)  # no step reported yet
 
 
-def _newest_checkpoint(run: RunState) -> int:
-    return max((c.global_step for c in run.checkpoints), default=0)
+def _newest_checkpoint(facts: Facts) -> int:
+    return max((c.global_step for c in facts.folders.checkpoints), default=0)
 
 
-def save_interval(run: RunState) -> int | None:
+def save_interval(facts: Facts) -> int | None:
     """Median distance of the last checkpoints, in steps; None for fewer than two."""
-    gaps = [b.global_step - a.global_step for a, b in pairwise(run.checkpoints[-10:])]
+    gaps = [b.global_step - a.global_step for a, b in pairwise(facts.folders.checkpoints[-10:])]
     return max(1, round(median(gaps))) if gaps else None
 
 
-def unconfirmed(decision: Rollback, run: RunState) -> tuple[str, ...]:
+def unconfirmed(decision: Rollback, facts: Facts) -> tuple[str, ...]:
     """What the new attempt will not be able to prove, going by what the trainer has reported so far; sentences."""
     said, overrides = [], decision.overrides
-    if not run.last_step:
+    if not facts.readings.last_step:
         said.append("the trainer has reported nothing so far: that it restarts at all will show in its first report")
-    said += dict.fromkeys(unreported(overrides, run.baseline).values())
+    said += dict.fromkeys(unreported(overrides, facts.settings.baseline).values())
     if decision.target_step and overrides.anchor.consumed_samples is None:
         said.append(f"the first sample: consumed_samples at step {decision.target_step} is in no journal")
     return tuple(said)
 
 
-def gpu_hours(steps: float, run: RunState) -> float | None:
+def gpu_hours(steps: float, facts: Facts) -> float | None:
     """What so many steps take; None where nobody measured the pace, or the run's size is not known."""
-    if run.step_time_s is None or run.world_size is None:
+    if facts.liveness.step_time_s is None or facts.settings.world_size is None:
         return None
-    return steps * run.step_time_s * run.world_size / 3600
+    return steps * facts.liveness.step_time_s * facts.settings.world_size / 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,19 +107,19 @@ class Coming(Described):
 _Counted = tuple[int | None, int | None, int | None]
 
 
-def coming_saves(decision: Rollback, run: RunState) -> tuple[Coming, ...]:
+def coming_saves(decision: Rollback, facts: Facts) -> tuple[Coming, ...]:
     """The first step of the restart and its next saves. () where nobody knows how often it saves."""
-    if (interval := save_interval(run)) is None:
+    if (interval := save_interval(facts)) is None:
         return ()
     first = decision.target_step + 1
     steps = dict.fromkeys([first, *(decision.target_step + n * interval for n in range(1, _SAVES_SHOWN + 1))])
-    counted = dict(_counted(decision, run, last=min(max(steps), first + _FORESEEN_STEPS)))
-    return tuple(_coming(step, decision, run, counted.get(step, (None, None, None))) for step in steps)
+    counted = dict(_counted(decision, facts, last=min(max(steps), first + _FORESEEN_STEPS)))
+    return tuple(_coming(step, decision, facts, counted.get(step, (None, None, None))) for step in steps)
 
 
-def _coming(step: int, decision: Rollback, run: RunState, counted: _Counted) -> Coming:
+def _coming(step: int, decision: Rollback, facts: Facts, counted: _Counted) -> Coming:
     standing = decision.overrides.standing
-    seqlen = standing.seqlen.foreseen(step) if standing.seqlen else run.baseline.full_seqlen
+    seqlen = standing.seqlen.foreseen(step) if standing.seqlen else facts.settings.baseline.full_seqlen
     ltd, curriculum = standing.random_ltd, standing.curriculum
     kept = ltd.kept_tokens(step, seqlen) if ltd is not None and ltd.drops and seqlen is not None else None
     return Coming(
@@ -142,11 +142,11 @@ def _lr(schedule: LrSchedule | None, step: int, counted: _Counted) -> float | No
     return schedule.lr(step=step, consumed_tokens=tokens or 0, consumed_samples=samples or 0)
 
 
-def _counted(decision: Rollback, run: RunState, last: int) -> Iterator[tuple[int, _Counted]]:
-    standing, anchor, full = decision.overrides.standing, decision.overrides.anchor, run.baseline.full_seqlen
-    batch, consumed = standing.batch_size or run.baseline.batch_size, anchor.consumed_samples
+def _counted(decision: Rollback, facts: Facts, last: int) -> Iterator[tuple[int, _Counted]]:
+    standing, anchor, full = decision.overrides.standing, decision.overrides.anchor, facts.settings.baseline.full_seqlen
+    batch, consumed = standing.batch_size or facts.settings.baseline.batch_size, anchor.consumed_samples
     # what random-LTD leaves goes by layers that only the trainer counts, also where it dropped before
-    drops = any(ltd is not None and ltd.drops for ltd in (standing.random_ltd, run.baseline.random_ltd))
+    drops = any(ltd is not None and ltd.drops for ltd in (standing.random_ltd, facts.settings.baseline.random_ltd))
     tokens = None if drops else anchor.consumed_tokens
     for step in range(decision.target_step + 1, last + 1):
         samples = None

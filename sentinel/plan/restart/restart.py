@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Outcome, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.log_events import Decided
 from sentinel.plan.incident.log_outcomes import Intent
-from sentinel.plan.observation import RunState
+from sentinel.plan.outcome import Outcome, Turn
 from sentinel.plan.restart.actions import PointLatest, PrepareJob, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.plan.restart.rollback import Plan, no_start, on_hold
@@ -24,13 +24,13 @@ def restart_turn(facts: Facts, policy: Policy) -> Turn:
     """A job that is gone without a word is started again, where the run's owner wants that."""
     attempt, hung = facts.latest, was_stopped_for_hanging(facts)
     ended = attempt.end_reason if attempt else None
-    broken_off = facts.run.jobs.broken_off  # the trainer has heard a SIGTERM, and it was not a person's
+    broken_off = facts.jobs.broken_off  # the trainer has heard a SIGTERM, and it was not a person's
     on_purpose = ended is not None and not ended.startswith("error") and not hung and broken_off is None
     if policy.mode != "act" or on_purpose:
         message = f"{facts.verdict.reason}; waiting for the next attempt"
         down = None if on_purpose else f"mode is {policy.mode}, so sentinel does not start it"
         return Turn(reason=message, message=message, down=down, down_within_s=policy.confirm_within_s)
-    return _turn(plan_restart(facts.run, policy, restarts_spent=fruitless_starts(facts), hung=hung), facts)
+    return _turn(plan_restart(facts, policy, restarts_spent=fruitless_starts(facts), hung=hung), facts)
 
 
 def hang_turn(facts: Facts, policy: Policy) -> Turn:
@@ -38,16 +38,16 @@ def hang_turn(facts: Facts, policy: Policy) -> Turn:
     why = facts.verdict.reason
     if policy.mode != "act":
         return Turn(reason=why, message=why)
-    if facts.silent_s < facts.stalled_after_s:  # Prometheus's clock may be wrong
+    if facts.own.silent_s < facts.liveness.stalled_after_s:  # Prometheus's clock may be wrong
         message = f"{why}; it is stopped once this watch has itself waited for as long"
         return Turn(reason=message, message=message)
-    return _turn(plan_hang(facts.run, policy, restarts_spent=fruitless_starts(facts)), facts)
+    return _turn(plan_hang(facts, policy, restarts_spent=fruitless_starts(facts)), facts)
 
 
 def _turn(plan: Plan, facts: Facts) -> Turn:
     message = f"{facts.verdict.reason}; {plan.reason if plan.refusal is None else plan.refusal}"
     if plan.refusal is not None:
-        down = None if facts.run.paused or facts.run.kill_file else plan.refusal  # it is down by a person's word
+        down = None if facts.person.paused or facts.person.kill_file else plan.refusal  # it is down by a person's word
         outcome = None if plan.waits else Outcome.PERSON_NEEDED
         return Turn(reason=message, message=message, down=down, outcome=outcome)
     if not plan.actions:
@@ -72,45 +72,46 @@ def fruitless_starts(facts: Facts) -> int:
             begun_after.clear()
         elif isinstance(event, Intent) and event.action.kind == "start_job":
             begun_after.append(event.newest_attempt or 0)
-    saved = [attempt.number for attempt in facts.journals if attempt.saved]
+    saved = [attempt.number for attempt in facts.readings.journals if attempt.saved]
     spans = pairwise([*begun_after, math.inf])
     fruitful = [n for n, (after, last) in enumerate(spans, 1) if any(after < number <= last for number in saved)]
     return len(begun_after) - max(fruitful, default=0)
 
 
-def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bool = False) -> Plan:
+def plan_restart(facts: Facts, policy: Policy, *, restarts_spent: int, hung: bool = False) -> Plan:
     """What to do about a job that is gone without a word: start it again, from the last checkpoint that is whole. A
     crash is not a divergence: nothing is rolled back, no rung is spent. `hung`: it was stopped because it hung."""
     if not (policy.restart_on_hang if hung else policy.restart_on_crash):
         return Plan(refusal="restart_on_crash is off, so a person has to start it again", waits=True)
-    if (refused := _restarts_not(run, policy, restarts_spent)) is not None:
+    if (refused := _restarts_not(facts, policy, restarts_spent)) is not None:
         return refused
-    if run.jobs.writers:
+    if facts.jobs.writers:
         return Plan(reason="something of the job is still alive")
-    if not hung and (left_s := _backoff_s(run.starts_unix_s, restarts_spent) - run.now_unix_s) > 0:
+    if not hung and (left_s := _backoff_s(facts.liveness.starts_unix_s, restarts_spent) - facts.now_unix_s) > 0:
         return Plan(
             refusal=f"the job was started {restarts_spent} times in a row and is gone again: the next start is in "
             f"{left_s:.0f} s",
             waits=True,
         )
-    incident = run.open_incident
+    incident = facts.open_incident
     current = incident.current if incident else None
-    rollback = run.overrides.rollback if run.overrides else None
-    whole = [c for c in run.checkpoints if c.complete and c.verified is not False and not c.only_pinned]
+    folders, overrides = facts.folders, facts.folders.overrides
+    rollback = overrides.rollback if overrides else None
+    whole = [c for c in folders.checkpoints if c.complete and c.verified is not False and not c.only_pinned]
     # whether the rollback in force has saved a checkpoint of its own
-    saved = run.overrides is not None and bool(whole) and whole[-1].global_step > run.overrides.anchor.global_step
+    saved = overrides is not None and bool(whole) and whole[-1].global_step > overrides.anchor.global_step
     start = StartJob(incident.id if incident else None, current.id if current else rollback, follow_up=saved)
-    if (refused := no_start(run, policy, start.rollback)) is not None:
+    if (refused := no_start(facts, policy, start.rollback)) is not None:
         return refused
     if not whole:
         return Plan(actions=(start,), reason="the job is gone, before its first checkpoint")
     last = whole[-1]
     if last.verified is None:
         return Plan(actions=(VerifyCheckpoint(last.tag),), reason=f"{last.tag} is checked before the job is restarted")
-    if run.latest_tag == last.tag and run.disagreement is None:
+    if folders.latest_tag == last.tag and folders.disagreement is None:
         return Plan(actions=(start,), reason=f"the job is gone: it goes on from {last.tag}")
     point = PointLatest(last.tag, last.global_step, incident.id if incident else "restart", rollback or "restart")
-    why = run.disagreement or f"`latest` says {run.latest_tag!r}"
+    why = folders.disagreement or f"`latest` says {folders.latest_tag!r}"
     return Plan(actions=(point, start), reason=f"{why}; {last.tag} is the last that is whole")
 
 
@@ -124,26 +125,26 @@ def _backoff_s(starts_unix_s: Sequence[float], restarts_spent: int) -> float:
     return last + min(_BACKOFF_S * doubled, _BACKOFF_MOST_S) * (0.5 + (abs(last) * 7919) % 1.0)
 
 
-def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
+def plan_hang(facts: Facts, policy: Policy, *, restarts_spent: int) -> Plan:
     """What to do about a job that lives and does nothing: keep its stacks and stop it; then it is gone, as in a crash.
     What waits behind it is stopped with it, and comes back with it: else it would begin from a `latest` that nobody has
     looked at."""
     if not policy.restart_on_hang:
         return Plan(refusal="restart_on_hang is off, so a person has to stop it", waits=True)
-    if (refused := _restarts_not(run, policy, restarts_spent)) is not None:
+    if (refused := _restarts_not(facts, policy, restarts_spent)) is not None:
         return refused
-    if (refused := no_start(run, policy, None)) is not None:
+    if (refused := no_start(facts, policy, None)) is not None:
         return refused
-    if run.jobs.prepares and not run.jobs.restart_prepared:
+    if facts.jobs.start.prepares and not facts.jobs.start.restart_prepared:
         return Plan(actions=(PrepareJob(None, None),), reason="its restart is prepared")
-    stop = StopJob(tuple(w.id for w in run.jobs.writers), keep_stacks=True)
+    stop = StopJob(tuple(w.id for w in facts.jobs.writers), keep_stacks=True)
     return Plan(actions=(stop,), reason="it hangs: it is stopped, and started again from its last whole checkpoint")
 
 
-def _restarts_not(run: RunState, policy: Policy, restarts_spent: int) -> Plan | None:
-    if (refused := on_hold(run)) is not None:
+def _restarts_not(facts: Facts, policy: Policy, restarts_spent: int) -> Plan | None:
+    if (refused := on_hold(facts)) is not None:
         return refused
-    if (why := hindered(run) or settles(run)) is not None:
+    if (why := hindered(facts.liveness) or settles(facts.liveness)) is not None:
         return Plan(refusal=why, waits=True)
     if restarts_spent >= policy.start_budget:
         return Plan(refusal=f"the job was started again {restarts_spent} times without getting to a new checkpoint")
@@ -153,23 +154,23 @@ def _restarts_not(run: RunState, policy: Policy, restarts_spent: int) -> Plan | 
 def newest_audit(facts: Facts) -> StartAudit | None:
     """Of the newest attempt, as far as it is settled."""
     attempt = facts.latest
-    if facts.start is not None:
-        return facts.start if facts.start.settled else None
+    if facts.on_demand.start is not None:
+        return facts.on_demand.start if facts.on_demand.start.settled else None
     return audits_of(facts.events).get(attempt.number) if attempt is not None else None
 
 
 def bad_start_turn(facts: Facts, policy: Policy) -> Turn | None:
     """Stops the job, and leaves it down; None where the start is not known to be bad, or that is not wanted."""
-    found, run = newest_audit(facts), facts.run
+    found = newest_audit(facts)
     if found is None or found.verdict is not Continued.NO or not (policy.stop_bad_start and policy.mode == "act"):
         return None
-    if run.open_incident is not None and run.open_incident.status != "holding":  # its proof settles it
+    if facts.open_incident is not None and facts.open_incident.status != "holding":  # its proof settles it
         return None
-    if facts.verdict.kind is VerdictKind.DOWN and not run.jobs.writers:
+    if facts.verdict.kind is VerdictKind.DOWN and not facts.jobs.writers:
         why = f"{found.reason}; it was stopped (stop_bad_start), and a person starts it again"
         return Turn(reason=why, message=why, down=why)
     why = f"{found.reason}; it is stopped (stop_bad_start)"
-    waits = hindered(run) or (held.refusal if (held := on_hold(run)) is not None else None)
-    if waits is not None or not run.jobs.known or not run.jobs.writers:
+    waits = hindered(facts.liveness) or (held.refusal if (held := on_hold(facts)) is not None else None)
+    if waits is not None or not facts.jobs.known or not facts.jobs.writers:
         return Turn(reason=waits or found.reason, message=waits)
-    return Turn(reason=why, message=why, actions=(StopJob(tuple(w.id for w in run.jobs.writers)),))
+    return Turn(reason=why, message=why, actions=(StopJob(tuple(w.id for w in facts.jobs.writers)),))

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sentinel.plan.choose.policy import Policy
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Place, Rollback, Skip, Wait
-from sentinel.plan.observation import Checkpoint, Life, RunState
+from sentinel.plan.observation import Checkpoint, Life
 from sentinel.plan.restart.actions import (
     Action,
     BranchWandb,
@@ -48,40 +49,40 @@ class Plan:
     reason: str = ""
 
 
-def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
+def plan_rollback(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
     """The actions that are still missing to carry the decision out: first the old job is stopped, then files are moved.
     Empty once the decision's own job runs or has run: the files that it writes must not be moved."""
     ours, incident = decision.id, decision.overrides.incident
-    if run.jobs.elsewhere:
+    if facts.jobs.elsewhere:
         return Plan(refusal=ELSEWHERE, waits=True)
-    if (why := hindered(run, spare=ours) or elsewhere(decision, run.place)) is not None:
+    if (why := hindered(facts.liveness, spare=ours) or elsewhere(decision, facts.folders.place)) is not None:
         return Plan(refusal=why, waits=True)
-    others = tuple(w.id for w in run.jobs.writers if w.rollback != ours)
-    alive = len(others) < len(run.jobs.writers)
-    carried_out = ours in run.started_rollbacks or alive
-    if (others or not carried_out) and (begun := _left_running(decision, run)) is not None:
+    others = tuple(w.id for w in facts.jobs.writers if w.rollback != ours)
+    alive = len(others) < len(facts.jobs.writers)
+    carried_out = ours in facts.started_rollbacks or alive
+    if (others or not carried_out) and (begun := _left_running(decision, facts)) is not None:
         return begun
     if carried_out:
         stop = (StopJob(others, spare=ours),) if alive and others else ()  # the old job was requeued meanwhile
-        return _carried_out(decision, run, policy, stop)
-    no_restart = no_start(run, policy, ours) if decision.restart else None  # before anything is stopped
-    if (blocked := _target_in_doubt(decision, run) or no_restart) is not None:
+        return _carried_out(decision, facts, policy, stop)
+    no_restart = no_start(facts, policy, ours) if decision.restart else None  # before anything is stopped
+    if (blocked := _target_in_doubt(decision, facts) or no_restart) is not None:
         return blocked
-    if not others and (why := settles(run, spare=ours)) is not None:
+    if not others and (why := settles(facts.liveness, spare=ours)) is not None:
         return Plan(refusal=why, waits=True)
     actions: list[Action] = []
-    if decision.restart and run.jobs.prepares and ours not in run.jobs.prepared:
-        actions.append(PrepareJob(incident, ours, decision.overrides if run.jobs.rewrites_script else None))
+    if decision.restart and facts.jobs.start.prepares and ours not in facts.jobs.start.prepared:
+        actions.append(PrepareJob(incident, ours, decision.overrides if facts.jobs.start.rewrites_script else None))
     if others:
         actions.append(StopJob(others))
-    actions += _of_files(decision, run)
-    if run.overrides != decision.overrides:
+    actions += _of_files(decision, facts)
+    if facts.folders.overrides != decision.overrides:
         actions.append(WriteOverrides(decision.overrides))
     if decision.restart:
         if decision.starts >= policy.start_budget:
             return Plan(refusal=f"the job was started {decision.starts} times for {ours} and never reported a start")
         actions.append(StartJob(incident, ours))
-    return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}{_verified(decision, run)}")
+    return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}{_verified(decision, facts)}")
 
 
 def elsewhere(decision: Rollback, now: Place | None) -> str | None:
@@ -93,15 +94,15 @@ def elsewhere(decision: Rollback, now: Place | None) -> str | None:
     return f"{decided_for}, and [run] checkpoints names {now.path}"
 
 
-def _verified(decision: Rollback, run: RunState) -> str:
+def _verified(decision: Rollback, facts: Facts) -> str:
     """What the target's verification has read, and when."""
-    target = None if decision.target_tag is None else run.checkpoint(decision.target_tag)
+    target = None if decision.target_tag is None else facts.folders.checkpoint(decision.target_tag)
     known = None if target is None else target.verification
     return "" if known is None else f"; {decision.target_tag} is verified: {known.sentence}"
 
 
 def begun_since(
-    run: RunState, after_attempt: int | None, known_jobs: Iterable[str], *, own: str | None = None
+    facts: Facts, after_attempt: int | None, known_jobs: Iterable[str], *, own: str | None = None
 ) -> tuple[str, bool] | None:
     """What began after a decision and not for it, and whether it has reported its start; None where nothing did.
 
@@ -109,8 +110,8 @@ def begun_since(
     and the jobs at the decision. What the scheduler begins again of these jobs (a requeue, an array's next task) is the
     old job still. `own`: the rollback whose job is the decision's own.
     """
-    later = [a for a in run.attempts if after_attempt is not None and a.number > after_attempt]
-    before = [a.job_id for a in run.attempts if a not in later and a.job_id is not None]
+    later = [a for a in facts.liveness.attempts if after_attempt is not None and a.number > after_attempt]
+    before = [a.job_id for a in facts.liveness.attempts if a not in later and a.job_id is not None]
     old = {_group(job) for job in (*known_jobs, *before)}
     for attempt in later:
         over = attempt.finished or (attempt.fate is not None and attempt.fate.life is Life.GONE)
@@ -119,7 +120,7 @@ def begun_since(
         of_old_job = attempt.job_id is not None and _group(attempt.job_id) in old
         if attempt.reported and not (own is not None and attempt.rollback == own) and not of_old_job:
             return f"attempt {attempt.number}", True
-    others = [w.id for w in run.jobs.writers if own is None or w.rollback != own]
+    others = [w.id for w in facts.jobs.writers if own is None or w.rollback != own]
     if after_attempt is not None and others and not any(_group(job) in old for job in others):
         return others[0], True
     return None
@@ -130,9 +131,9 @@ def _group(job: str) -> str:
     return job.partition("_")[0]
 
 
-def _left_running(decision: Rollback, run: RunState) -> Plan | None:
+def _left_running(decision: Rollback, facts: Facts) -> Plan | None:
     jobs = (*decision.known_jobs, *decision.to_stop)
-    if (begun := begun_since(run, decision.after_attempt, jobs, own=decision.id)) is None:
+    if (begun := begun_since(facts, decision.after_attempt, jobs, own=decision.id)) is None:
         return None
     what, reported = begun
     if not reported:
@@ -145,44 +146,45 @@ def _left_running(decision: Rollback, run: RunState) -> Plan | None:
     )
 
 
-def _of_files(decision: Rollback, run: RunState) -> Iterator[Action]:
+def _of_files(decision: Rollback, facts: Facts) -> Iterator[Action]:
     """Back to the target: later checkpoints, `latest`, and what was logged after it."""
     ours, incident = decision.id, decision.overrides.incident
-    if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step and not c.only_pinned):
-        yield QuarantineCheckpoints(later, incident, ours)
-    if run.latest_tag != decision.target_tag or run.disagreement is not None:
+    later = [c for c in facts.folders.checkpoints if c.global_step > decision.target_step and not c.only_pinned]
+    if later:
+        yield QuarantineCheckpoints(tuple(c.tag for c in later), incident, ours)
+    if facts.folders.latest_tag != decision.target_tag or facts.folders.disagreement is not None:
         yield PointLatest(decision.target_tag, decision.target_step, incident, ours)
-    yield from _of_logs(decision, run)
+    yield from _of_logs(decision, facts)
 
 
-def _carried_out(decision: Rollback, run: RunState, policy: Policy, stop: tuple[StopJob, ...]) -> Plan:
+def _carried_out(decision: Rollback, facts: Facts, policy: Policy, stop: tuple[StopJob, ...]) -> Plan:
     ours, reason = decision.id, f"{decision.id} has been carried out"
-    if ours not in run.jobs.incomplete:
+    if ours not in facts.jobs.incomplete:
         return Plan(actions=stop, reason=reason)
-    if not stop and (refused := no_start(run, policy, ours)) is not None:
+    if not stop and (refused := no_start(facts, policy, ours)) is not None:
         return refused
     return Plan(actions=(*stop, StartJob(decision.overrides.incident, ours)), reason=reason)
 
 
-def _of_logs(decision: Rollback, run: RunState) -> Iterator[Action]:
+def _of_logs(decision: Rollback, facts: Facts) -> Iterator[Action]:
     """What was logged after the target is kept apart from what the restart will log."""
     at, incident, ours = decision.overrides.anchor, decision.overrides.incident, decision.id
-    if _tensorboard_is_past(at, run):
-        yield CutTensorBoard(at, incident, ours, run.tensorboard_git)
-    if run.wandb is not None and ours not in run.wandb.branched:
-        yield BranchWandb(run.wandb.how, decision.target_step, incident, ours)
+    if _tensorboard_is_past(at, facts):
+        yield CutTensorBoard(at, incident, ours, facts.folders.tensorboard_git)
+    if facts.folders.wandb is not None and ours not in facts.folders.wandb.branched:
+        yield BranchWandb(facts.folders.wandb.how, decision.target_step, incident, ours)
 
 
-def _tensorboard_is_past(at: Anchor, run: RunState) -> bool:
-    past = run.tensorboard_past is not None and run.tensorboard_past > at.global_step
+def _tensorboard_is_past(at: Anchor, facts: Facts) -> bool:
+    past = facts.folders.tensorboard_past is not None and facts.folders.tensorboard_past > at.global_step
     samples = 0 if at.global_step == 0 else at.consumed_samples
-    return past or (samples is not None and (run.tensorboard_samples or 0) > samples)
+    return past or (samples is not None and (facts.folders.tensorboard_samples or 0) > samples)
 
 
-def _target_in_doubt(decision: Rollback, run: RunState) -> Plan | None:
+def _target_in_doubt(decision: Rollback, facts: Facts) -> Plan | None:
     if decision.target_tag is None:
         return None
-    target = run.checkpoint(decision.target_tag)
+    target = facts.folders.checkpoint(decision.target_tag)
     if target is None or not target.complete or target.verified is False:
         why = target.problem if target is not None else "it is not there"
         return Plan(refusal=f"the target {decision.target_tag} can't be trusted any more: {why}")
@@ -198,24 +200,27 @@ def not_yet_verified(target: Checkpoint | None) -> Plan | None:
     return None
 
 
-def on_hold(run: RunState) -> Plan | None:
+def on_hold(facts: Facts) -> Plan | None:
     """The refusal to act while the run is paused or its KILL file exists; None otherwise."""
-    return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True) if run.paused or run.kill_file else None
+    person = facts.person
+    return (
+        Plan(refusal=PAUSED if person.paused else KILL_FILE, waits=True) if person.paused or person.kill_file else None
+    )
 
 
-def no_room(run: RunState) -> Plan | None:
+def no_room(facts: Facts) -> Plan | None:
     """The refusal to restart a job whose saves would not fit on the disk; None when they would."""
-    why = run.room_problem
+    why = facts.folders.room_problem
     return None if why is None else Plan(refusal=f"the coming saves would find no room: {why}", waits=True)
 
 
-def no_start(run: RunState, policy: Policy, rollback: str | None) -> Plan | None:
+def no_start(facts: Facts, policy: Policy, rollback: str | None) -> Plan | None:
     """The refusal to start the job now, for reasons other than the budgets; None when it may be started."""
-    if run.overlap is not None:
-        return Plan(refusal=f"nothing is started while two attempts train: {run.overlap}", waits=True)
-    if (lost := run.jobs.lost.get(rollback)) is not None:
+    if facts.liveness.overlap is not None:
+        return Plan(refusal=f"nothing is started while two attempts train: {facts.liveness.overlap}", waits=True)
+    if (lost := facts.jobs.lost.get(rollback)) is not None:
         return Plan(refusal=f"{lost}: it is not submitted again")
-    within = [at for at in run.starts_unix_s if at > run.now_unix_s - 3600.0]
+    within = [at for at in facts.liveness.starts_unix_s if at > facts.now_unix_s - 3600.0]
     if len(within) >= policy.max_starts_per_hour:
         return Plan(
             refusal=f"sentinel has started the job {len(within)} times in the last hour, and [policy] "

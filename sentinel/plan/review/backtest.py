@@ -11,12 +11,13 @@ from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import latest_targets
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import baseline_of
 from sentinel.plan.incident.events import fold, opened, skipped, waiting
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.incident.log_events import IncidentEvent, WaitOver
-from sentinel.plan.observation import Checkpoint, RunState
-from sentinel.plan.restart.decision import decide
+from sentinel.plan.observation import Checkpoint
+from sentinel.plan.restart.decision import decide_rung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +59,7 @@ def would_do(
     if saves == "unknown":
         steps = latest_targets(baseline, divergence.onset_range[0], policy)
     log: list[IncidentEvent] = [_at(opened(1, 1, baseline, None, reason=divergence.reason, verdict=verdict))]
-    run = RunState(
-        now_unix_s=0.0,
+    facts = Facts(now_unix_s=0.0, verdict=verdict).changed(
         checkpoints=tuple(
             Checkpoint(tag=f"global_step{step}", global_step=step, complete=True, verified=True) for step in steps
         ),
@@ -75,7 +75,7 @@ def would_do(
     passed: list[str] = []
     while True:
         (incident,) = incidents = fold(log)
-        plan = decide(incident, replace(run, incidents=incidents), replace(policy, quiet_hours=(), mode="act"))
+        plan = decide_rung(incident, replace(facts, incidents=incidents), replace(policy, quiet_hours=(), mode="act"))
         if (wait := plan.wait) is not None:
             passed.append(f"{wait.rung!r} would have watched until step {wait.until_step}")
             over = WaitOver(incident=incident.id, rung=wait.rung, reason="it had not recovered")

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.restart.actions import Action
 from sentinel.plan.restart.actions import to_json as action_to_json
 from sentinel.vocabulary.codec import Form, kept, read
@@ -19,6 +20,7 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.texts import without_secrets
 
+VERSION = 2  # of the document; 1 had none: its facts lay in one class
 _FORM = Form(error=ConfigError, name="the kept turn", ignores_unknown=True, checks_ranges=False)
 
 
@@ -28,14 +30,18 @@ class KeptTurn:
 
     facts: Facts
     policy: Policy
+    memory: Memory
     decided: Mapping[str, Any]  # the turn, as `told` gives it
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], log: tuple[IncidentEvent, ...] = ()) -> Self:
         """`log`: the incident log, where the turn does not bring its own. ConfigError names what is wrong."""
-        facts, run = dict(data.get("facts") or {}), {}
-        if isinstance(facts.get("run"), Mapping):
-            run = {**facts["run"], "incidents": []}
+        if data.get("version") != VERSION:
+            raise ConfigError(
+                f"the kept turn is of version {data.get('version', 1)}, and this release reads version {VERSION}: "
+                "explain it with the release that wrote it"
+            )
+        facts = dict(data.get("facts") or {})
         own, count = facts.pop("events", None), data.get("events_before")
         if not isinstance(own, list):
             if not isinstance(count, int) or len(log) < count:
@@ -46,22 +52,26 @@ class KeptTurn:
             events = tuple(event.shifted(shifts[n]) if n in shifts else event for n, event in enumerate(log[:count]))
         else:
             events = tuple(map(event_of, own))
-        read_back = read(Facts, {**facts, "run": run, "events": []}, "facts", _FORM)
-        read_back = replace(read_back, run=replace(read_back.run, incidents=fold(events)), events=events)
-        decided = data.get("turn")
+        read_back = replace(read(Facts, {**facts, "events": []}, "facts", _FORM), incidents=fold(events), events=events)
+        turn = data.get("turn")
+        decided = turn if isinstance(turn, Mapping) else {}
         policy = read(Policy, data.get("policy"), "policy", _FORM)
-        return cls(facts=read_back, policy=policy, decided=decided if isinstance(decided, Mapping) else {})
+        memory = read(Memory, data.get("memory"), "memory", _FORM)
+        return cls(
+            facts=read_back, policy=policy, memory=memory, decided=decided if isinstance(decided, Mapping) else {}
+        )
 
 
-def to_json(facts: Facts, policy: Policy, turn: Turn, *, with_log: bool = False) -> dict[str, Any]:
+def to_json(facts: Facts, policy: Policy, memory: Memory, turn: Turn, *, with_log: bool = False) -> dict[str, Any]:
     """The turn as it is kept, without secrets. The events of the incident log are counted, unless they are to come
     with it: the log only grows."""
-    found = kept(replace(facts, events=(), run=replace(facts.run, incidents=())))
+    found = kept(replace(facts, events=(), incidents=()))
     found["events"] = [event.to_json() for event in facts.events] if with_log else None
-    del found["run"]["incidents"]
+    del found["incidents"]
     shifts = [[n, e.shifted_by_s] for n, e in enumerate(facts.events) if e.shifted_by_s is not None]
     of_log = {"events_before": len(facts.events), "shifts": shifts}
-    made = {"facts": found, **of_log, "policy": kept(policy), "turn": told(turn)}
+    decided = {"policy": kept(policy), "memory": kept(memory), "turn": told(turn)}
+    made = {"version": VERSION, "facts": found, **of_log, **decided}
     # as a file would hold it: two decisions are compared by their texts
     return dict(without_secrets(load_object(dump_json(made))))
 

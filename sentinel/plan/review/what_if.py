@@ -9,12 +9,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import Facts, Turn
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Approval
-from sentinel.plan.observation import Life, RunState
+from sentinel.plan.observation import Life
+from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.restart.actions import describe
 from sentinel.plan.restart.liveness import life_of
-from sentinel.plan.turn import next_turn
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import outside
 
@@ -42,11 +43,16 @@ def comes_to(turn: Turn) -> str:
     return f"{'; '.join(parts) or 'nothing is done'}: {turn.reason}"
 
 
-def what_would_change(facts: Facts, policy: Policy) -> tuple[WhatIf, ...]:
+def what_would_change(facts: Facts, policy: Policy, memory: Memory) -> tuple[WhatIf, ...]:
     """Each single change that leads to another turn, in the order: of the run, of a person's word, of the policy."""
-    before, found = _essence(next_turn(facts, policy)), list[WhatIf]()
-    for what, other, rules in (*_of_the_run(facts), *_of_a_person(facts), *_of_the_policy(facts, policy)):
-        turn = next_turn(other, rules or policy)
+    others: list[tuple[str, Facts, Policy, Memory]] = [
+        *((what, other, policy, memory) for what, other in _of_the_run(facts)),
+        *((what, other, policy, remembered) for what, other, remembered in _of_a_person(facts, memory)),
+        *((what, facts, rules, memory) for what, rules in _of_the_policy(policy)),
+    ]
+    before, found = _essence(decide(facts, policy, memory)), list[WhatIf]()
+    for what, other, rules, remembered in others:
+        turn = decide(other, rules, remembered)
         if _essence(turn) != before:
             found.append(WhatIf(what=what, comes_to=comes_to(turn)))
     return tuple(found)
@@ -59,64 +65,56 @@ def _essence(turn: Turn) -> tuple[object, ...]:
     return str(records), turn.actions, undo, turn.outcome, turn.pins, turn.message is None
 
 
-_Changed = Iterator[tuple[str, Facts, Policy | None]]
-
-
-def _with(facts: Facts, **run: Any) -> Facts:
-    return replace(facts, run=replace(facts.run, **run))
-
-
-def _of_the_run(facts: Facts) -> _Changed:
-    run = facts.run
+def _of_the_run(facts: Facts) -> Iterator[tuple[str, Facts]]:
     if facts.verdict.kind is not VerdictKind.HEALTHY:
         healthy = replace(facts.verdict, kind=VerdictKind.HEALTHY, onset_range=None, alarm_step=None)
-        yield "a verdict of healthy", replace(facts, verdict=healthy), None
-    if life_of(run).life is not Life.GONE:
-        jobs = replace(run.jobs, known=True, why_unknown="", writers=())
-        seen = {"jobs": jobs, "heartbeats": (), "signs": (), "attempts": _ended(run)}
-        yield "nothing of the job alive, for certain", _with(facts, **seen), None
-    whole = [c for c in run.checkpoints if c.complete and not c.only_pinned]
+        yield "a verdict of healthy", replace(facts, verdict=healthy)
+    if life_of(facts.liveness).life is not Life.GONE:
+        jobs = replace(facts.jobs, known=True, why_unknown="", writers=())
+        seen = {"jobs": jobs, "heartbeats": (), "signs": (), "attempts": _ended(facts)}
+        yield "nothing of the job alive, for certain", facts.changed(**seen)
+    whole = [c for c in facts.folders.checkpoints if c.complete and not c.only_pinned]
     for c in reversed(whole[-_NEWEST:]):
-        there = tuple(replace(x, complete=False, problem="not whole") if x.tag == c.tag else x for x in run.checkpoints)
-        yield f"{c.tag} not whole", _with(facts, checkpoints=there), None
+        half = replace(c, complete=False, problem="not whole")
+        there = tuple(half if x.tag == c.tag else x for x in facts.folders.checkpoints)
+        yield f"{c.tag} not whole", facts.changed(checkpoints=there)
     if any(c.verified is None for c in whole):
-        there = tuple(replace(c, verified=True) if c.complete else c for c in run.checkpoints)
-        yield "every whole checkpoint read and found sound", _with(facts, checkpoints=there), None
-    if run.unhealthy_spans or run.spoilt_spans:
-        yield "no unhealthy span and no bad start on record", _with(facts, unhealthy_spans=(), spoilt_spans=()), None
+        there = tuple(replace(c, verified=True) if c.complete else c for c in facts.folders.checkpoints)
+        yield "every whole checkpoint read and found sound", facts.changed(checkpoints=there)
+    if facts.readings.unhealthy_spans or facts.readings.spoilt_spans:
+        yield "no unhealthy span and no bad start on record", facts.changed(unhealthy_spans=(), spoilt_spans=())
     for name, sentence in (("room_problem", "room for the coming saves"), ("disagreement", "trackers that agree")):
-        if getattr(run, name) is not None:
-            yield sentence, _with(facts, **{name: None}), None
-    if facts.start is not None:
-        yield "no verdict on the newest start", replace(facts, start=None), None
-    later = [replace(sign, age_s=sign.age_s + _HOUR_S) for sign in run.signs]
-    beats = [replace(beat, age_s=beat.age_s + _HOUR_S) for beat in run.heartbeats]
-    minute = None if run.minute_of_day is None else (run.minute_of_day + 60) % 1440
-    passed = {"now_unix_s": run.now_unix_s + _HOUR_S, "minute_of_day": minute, "signs": tuple(later)}
-    after = _with(replace(facts, silent_s=facts.silent_s + _HOUR_S), **passed, heartbeats=tuple(beats))
-    yield "an hour more, and nothing new in it", after, None
+        if getattr(facts.folders, name) is not None:
+            yield sentence, facts.changed(**{name: None})
+    if facts.on_demand.start is not None:
+        yield "no verdict on the newest start", facts.changed(start=None)
+    later = [replace(sign, age_s=sign.age_s + _HOUR_S) for sign in facts.liveness.signs]
+    beats = [replace(beat, age_s=beat.age_s + _HOUR_S) for beat in facts.liveness.heartbeats]
+    minute = None if facts.minute_of_day is None else (facts.minute_of_day + 60) % 1440
+    passed = {"now_unix_s": facts.now_unix_s + _HOUR_S, "minute_of_day": minute, "signs": tuple(later)}
+    after = facts.changed(**passed, heartbeats=tuple(beats), silent_s=facts.own.silent_s + _HOUR_S)
+    yield "an hour more, and nothing new in it", after
 
 
-def _ended(run: RunState) -> tuple[object, ...]:
-    return tuple(replace(attempt, finished=True, grew_after_end=False) for attempt in run.attempts)
+def _ended(facts: Facts) -> tuple[object, ...]:
+    return tuple(replace(attempt, finished=True, grew_after_end=False) for attempt in facts.liveness.attempts)
 
 
-def _of_a_person(facts: Facts) -> _Changed:
-    run = facts.run
-    if run.paused:
-        yield "no `sentinel pause`", _with(facts, paused=False), None
-    if run.kill_file:
-        yield "no KILL file", _with(facts, kill_file=False), None
-    incident = run.open_incident
+def _of_a_person(facts: Facts, memory: Memory) -> Iterator[tuple[str, Facts, Memory]]:
+    if facts.person.paused:
+        yield "no `sentinel pause`", facts.changed(paused=False), memory
+    if facts.person.kill_file:
+        yield "no KILL file", facts.changed(kill_file=False), memory
+    incident = facts.open_incident
     proposal = incident.proposal if incident is not None else None
-    if incident is not None and proposal is not None and incident.id not in run.approvals:
-        said = Approval(digest=proposal.digest, by="a person", time_unix_s=run.now_unix_s)
-        approved = _with(facts, approvals={**run.approvals, incident.id: said})
-        memory = replace(facts.memory, verified_for=facts.memory.verified_for | {proposal.digest})
-        yield f"`sentinel approve {incident.id}`", replace(approved, memory=memory), None
+    if incident is not None and proposal is not None and incident.id not in facts.person.approvals:
+        said = Approval(digest=proposal.digest, by="a person", time_unix_s=facts.now_unix_s)
+        approved = facts.changed(approvals={**facts.person.approvals, incident.id: said})
+        remembered = replace(memory, verified_for=memory.verified_for | {proposal.digest})
+        yield f"`sentinel approve {incident.id}`", approved, remembered
 
 
-def _of_the_policy(facts: Facts, policy: Policy) -> _Changed:
+def _of_the_policy(policy: Policy) -> Iterator[tuple[str, Policy]]:
     hints = get_type_hints(Policy)
     for field in dataclasses.fields(Policy):
         if field.name == "ladder":
@@ -130,10 +128,10 @@ def _of_the_policy(facts: Facts, policy: Policy) -> _Changed:
                 continue
             if outside(changed) is not None:
                 continue
-            yield f"[policy] {field.name} = {_toml(other)}, not {_toml(value)}", facts, changed
+            yield f"[policy] {field.name} = {_toml(other)}, not {_toml(value)}", changed
     for rung in policy.ladder:
         rest = tuple(other for other in policy.ladder if other is not rung)
-        yield f"a ladder without {rung.name!r}", facts, replace(policy, ladder=rest)
+        yield f"a ladder without {rung.name!r}", replace(policy, ladder=rest)
 
 
 def _others(hint: object, value: object) -> Iterator[object]:
@@ -158,12 +156,12 @@ def _toml(value: object) -> str:
 
 def what_was_seen(facts: Facts) -> Iterator[tuple[str, str]]:
     """Topic and sentence: what the decision rested on."""
-    run, verdict = facts.run, facts.verdict
+    verdict = facts.verdict
     at = "" if verdict.global_step is None else f" at step {verdict.global_step}"
     yield "verdict", f"{verdict.kind}{at}: {verdict.reason}"
     if verdict.onset_range is not None:
         yield "onset", f"step {verdict.onset_range[0]} to {verdict.onset_range[1]}"
-    known = life_of(run)
+    known = life_of(facts.liveness)
     yield "job", f"{known.life}: {known.sentence}"
     yield "checkpoints", _checkpoints(facts)
     if facts.latest is not None:
@@ -172,25 +170,24 @@ def what_was_seen(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{facts.latest.number}, {facts.latest.made} steps made"
             + (f", started for {facts.latest.rollback}" if facts.latest.rollback else ""),
         )
-    if (incident := run.open_incident) is not None:
+    if (incident := facts.open_incident) is not None:
         tried = ", ".join(f"{r.rung!r} ({r.result or r.proof or 'under way'})" for r in incident.rollbacks)
         yield "incident", f"{incident.id} is {incident.status}; tried: {tried or 'nothing yet'}"
-    for name, found in (("start", facts.start), ("recovery", facts.recovery)):
+    for name, found in (("start", facts.on_demand.start), ("recovery", facts.on_demand.recovery)):
         if found is not None:
             yield name, found.reason
-    held = [word for word, on in (("paused", run.paused), ("KILL is there", run.kill_file)) if on]
-    held += [f"{name} approved by {approval.by}" for name, approval in run.approvals.items()]
+    held = [word for word, on in (("paused", facts.person.paused), ("KILL is there", facts.person.kill_file)) if on]
+    held += [f"{name} approved by {approval.by}" for name, approval in facts.person.approvals.items()]
     if held:
         yield "a person", ", ".join(held)
-    if facts.failure is not None:
-        yield "failure", facts.failure.reason
+    if facts.own.failure is not None:
+        yield "failure", facts.own.failure.reason
 
 
 def _checkpoints(facts: Facts) -> str:
-    run = facts.run
-    whole = [c for c in run.checkpoints if c.complete and not c.only_pinned]
-    healthy = [c for c in whole if run.unhealthy_at(c.global_step) is None]
+    whole = [c for c in facts.folders.checkpoints if c.complete and not c.only_pinned]
+    healthy = [c for c in whole if facts.readings.unhealthy_at(c.global_step) is None]
     if facts.verdict.onset_range is not None:
         healthy = [c for c in healthy if c.global_step < facts.verdict.onset_range[0]]
     newest = f"; the newest whole and healthy one is {healthy[-1].tag}" if healthy else "; none is whole and healthy"
-    return f"{len(run.checkpoints)}, {len(whole)} whole{newest}; `latest` says {run.latest_tag}"
+    return f"{len(facts.folders.checkpoints)}, {len(whole)} whole{newest}; `latest` says {facts.folders.latest_tag}"

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from sentinel.judge.events import Event as JudgeEvent
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt, History
+from sentinel.plan.facts import Facts
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_outcomes import Done
-from sentinel.plan.observation import Checkpoint, RunState, SpoiltSpan
+from sentinel.plan.observation import Checkpoint, SpoiltSpan
 from sentinel.plan.starts.audit import FIRST, StartAudit, audits_of
 from sentinel.vocabulary.sample import ScrapedSample
 
@@ -100,7 +101,7 @@ def _of(attempt: Attempt) -> str | None:
 
 
 def certificates(
-    run: RunState,
+    facts: Facts,
     history: History,
     judged: Collection[JudgeEvent],
     events: tuple[IncidentEvent, ...],
@@ -110,12 +111,12 @@ def certificates(
 ) -> tuple[Certificate, ...]:
     """By step. `judged`: the judge's events, `events`: the incident log; `manifests`: the tags that have one."""
     audits, read = audits_of(events), _read_whole(events)
-    undone = {name for i in run.incidents for r in i.rollbacks if r.taken_back for name in r.names}
+    undone = {name for i in facts.incidents for r in i.rollbacks if r.taken_back for name in r.names}
     attempts = [(n, attempt) for n, attempt in sorted(history.attempts.items()) if _of(attempt) not in undone]
     saver = {saved.tag: number for number, attempt in attempts for saved in attempt.saved}
     made = []
-    for c in run.checkpoints:
-        verdict, why = _verdict(run, judged, c)
+    for c in facts.folders.checkpoints:
+        verdict, why = _verdict(facts, judged, c)
         audit = audits.get(saver.get(c.tag, 0))
         whole = False if c.verified is False else c.complete
         made.append(
@@ -135,13 +136,13 @@ def certificates(
     return tuple(made)
 
 
-def _verdict(run: RunState, judged: Iterable[JudgeEvent], checkpoint: Checkpoint) -> tuple[str | None, str | None]:
+def _verdict(facts: Facts, judged: Iterable[JudgeEvent], checkpoint: Checkpoint) -> tuple[str | None, str | None]:
     """The judge's verdict on its step, and what speaks against it; (None, a sentence) where no reading is known, or the
     audit of its start is not over."""
     step = checkpoint.global_step
-    if step not in run.positions:
+    if step not in facts.readings.positions:
         return None, "no reading of its step is known"
-    if (found := run.unhealthy_at(step)) is not None:
+    if (found := facts.readings.unhealthy_at(step)) is not None:
         pending = isinstance(found, SpoiltSpan) and found.pending
         return (None if pending else "diverged"), found.reason
     at = [e for e in judged if _covers(e, step)]

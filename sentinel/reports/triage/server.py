@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from sentinel.act.source import Source, read_all
-from sentinel.adapters.exposition.server import Certificate, SecuredServer, is_loopback, is_token
+from sentinel.adapters.exposition.server import SecuredServer, TlsCertificate, is_loopback, is_token
 from sentinel.adapters.exposition.visitors import Visitors
 from sentinel.reports.triage.document import page
 from sentinel.vocabulary.errors import ConfigError, SentinelError
@@ -125,7 +125,7 @@ class TriageServer(SecuredServer, HTTPServer):
         feed: Feed,
         make: Callable[[], dict[str, Any]],
         token: str | None = None,
-        certificate: Certificate | None = None,
+        certificate: TlsCertificate | None = None,
     ) -> None:
         """`make` reads the run and returns the document. ConfigError without a token where other machines can reach
         it. With a certificate: HTTPS only."""

@@ -15,12 +15,12 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class StepGrid:
     cells: NDArray[np.int64]  # (n,) strictly increasing, from 0
     interval_steps: int  # Steps from one cell to the next: the most frequent distance of neighbours (a log's interval)
 
     @classmethod
-    def of(cls, steps: NDArray[np.int64], lags: int) -> Axis:
+    def of(cls, steps: NDArray[np.int64], lags: int) -> StepGrid:
         """The axis of samples in the order in which they were made. A step that does not lie after the one before
         begins a new stretch (a rollback, another attempt): it is laid so far behind that no lag reaches across. A step
         between two cells (Megatron logs step 1, then 10, 20, …) goes to the nearer one."""

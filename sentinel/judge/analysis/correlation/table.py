@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from sentinel.judge.analysis.correlation.lagged import (
-    Axis,
     Floats,
+    StepGrid,
     autocorrelation,
     cross_correlation,
     n_effective,
@@ -100,7 +100,7 @@ def correlations(
     against: _Ratio | None = None
     for name, column in values.items():
         there = np.isfinite(column)
-        axis = Axis.of(at[there], largest_lag)
+        axis = StepGrid.of(at[there], largest_lag)
         if against is None or not np.array_equal(against.axis.cells, axis.cells):
             against = _Ratio.of(axis, ratio[there])
         x = axis.spread(column[there])
@@ -142,14 +142,14 @@ def _varies(ratio: Floats, column: Floats) -> bool:
 class _Ratio:
     """The loss ratio on a signal's axis: at the signal's own steps. Signals of the same steps share it."""
 
-    axis: Axis
+    axis: StepGrid
     values: Floats
     memory: Floats  # Its autocorrelations up to n/5
     whitened: Floats  # `prewhitened`, without the first, which never has a predecessor
     whitened_memory: Floats  # The autocorrelations of that, up to twice LAGS
 
     @classmethod
-    def of(cls, axis: Axis, ratio: Floats) -> _Ratio:
+    def of(cls, axis: StepGrid, ratio: Floats) -> _Ratio:
         values = axis.spread(ratio)
         lags = max(0, min(int(np.isfinite(values).sum()) // 5, len(values) - 1))
         whitened = prewhitened(values)[1:]
