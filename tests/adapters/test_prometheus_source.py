@@ -21,7 +21,7 @@ from sentinel.adapters.prometheus.api import Api, Door, Point, PromSeries, TooMu
 from sentinel.adapters.prometheus.scrapes import Steps, scrapes_of, selector_of
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.judge.events import EventKind
-from sentinel.judge.series import PromSeries as Judged
+from sentinel.judge.series import Series as Judged
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.errors import ScrapeError
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, ScrapedSample

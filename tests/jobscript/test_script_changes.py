@@ -41,7 +41,7 @@ from tests.jobscript.shell_sandbox import run
 
 SCRIPT = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh").read_text()
 OWN = baseline_of_script(SCRIPT)
-new_scripts = partial(lint.new_scripts, known=lint.Known(scheduler="lr-scheduler"))  # BigScience's fork
+new_scripts = partial(lint.new_scripts, known=lint.KnownSettings(scheduler="lr-scheduler"))  # BigScience's fork
 TR8 = SCRIPT.replace("GLOBAL_BATCH=512", "GLOBAL_BATCH=2048")
 """With tr8-104B's batch; the ramp from 16 by 16 over 6 million samples, the warmup and the decay are tr8's already."""
 
