@@ -58,7 +58,7 @@ TABLES = {
 REFUSERS = (
     "error_class",
     "stop_turn",
-    "Known",
+    "Liveness",
     "Fault",
     "PermanentError",
     "NotOurCheckpoints",
