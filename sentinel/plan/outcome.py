@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.incident.incident import Event, Incident
+from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.restart.actions import Action
 from sentinel.plan.topics import AlertTopic, RemovedTopic, Severity
 
@@ -71,7 +72,7 @@ class Turn:
     undo: tuple[Incident, ...] = ()  # whose undo was begun and is carried to its end; one at most
     pins: tuple[str, ...] | None = None  # the checkpoints that are kept from retention; None: as they were before
     message: str | None = None  # what the person at the terminal is told, beside the records
-    records: tuple[Event, ...] = ()  # events for the incident log, to be written before the action
+    records: tuple[IncidentEvent, ...] = ()  # events for the incident log, to be written before the action
     actions: tuple[Action, ...] = ()  # one at most: the next look sees its effect
     on_record: bool = True  # whether the action is logged: reading a checkpoint in mode observe is none upon the run
     incident: str | None = None  # what the action belongs to, for the incident log; None for a restart after a crash
@@ -79,7 +80,7 @@ class Turn:
     down: str | None = None  # why the job stays down, where sentinel will not start it; it becomes an alert
     down_within_s: float = 0.0  # seconds for which it may be down before a person is told
     alerts: tuple[Alert, ...] = ()  # what is wrong beside the loss, and what is not any more, once the action is done
-    alert_records: tuple[Event, ...] = ()  # what of it is due, for the incident log
+    alert_records: tuple[IncidentEvent, ...] = ()  # what of it is due, for the incident log
     verified_for: str | None = None  # digest of the approved proposal that the action verifies the target for
     outcome: Outcome | None = None  # why the watch is over; None while it goes on
     memory: Memory = field(default_factory=Memory)  # for the next look
