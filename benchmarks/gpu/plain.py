@@ -71,7 +71,8 @@ class PlainTraining:
                 gradient.copy_(part.view_as(gradient))
 
     def steps(self, count: int, *, update: bool = True, each: Callable[[float], None] = lambda _: None) -> None:
-        """Trains on, without `update` by steps that change nothing; `each` gets the rank's own loss after each step, which it fetches from the device."""
+        """Trains on, without `update` by steps that change nothing; `each` gets the rank's own loss after each step,
+        which it fetches from the device."""
         for _ in range(count):
             self.made += 1
             tokens = tokens_of(self.made, self.rank, self.device)

@@ -1,4 +1,4 @@
-"""examples/plain_pytorch.py at a learning rate that its model does not bear: `sentinel watch` in mode act rescues it."""
+"""examples/plain_pytorch.py at an LR that its model does not bear: `sentinel watch` in mode act rescues it."""
 
 from __future__ import annotations
 

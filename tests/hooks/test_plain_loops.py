@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_an_update_that_the_scaler_skips_is_a_skipped_step(alone: dict[str, dict
     samples = alone[name]["samples"]
     assert [s["skipped"] for s in samples] == [False, False, True, False]
     assert [s["loss_scale"] for s in samples] == [w["loss_scale"] for w in alone[name]["wanted"]]
-    assert samples[2]["grad_norm"] == "inf" or samples[2]["grad_norm"] == float("inf")
+    assert not math.isfinite(samples[2]["grad_norm"])
     assert samples[2]["adam_variance_l1"] == samples[1]["adam_variance_l1"]
 
 
