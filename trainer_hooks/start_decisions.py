@@ -127,7 +127,7 @@ class StartDecisions:
         from trainer_hooks.decided_sampler import DecidedSampler, why_not_ordered
 
         why = why_not_ordered(sampler)
-        decided = self.made.left_out(self._standing.skipped) or self.made.reseeds
+        decided = self.made.left_out(self._standing.skipped) or len(self.made.reseeds) > 1
         asked = {key for key in ("seed", "skip_samples") if key in self._left}
         if why is not None:
             if asked or decided:
