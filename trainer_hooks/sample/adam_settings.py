@@ -8,7 +8,7 @@ precision; so the configuration is read before, and set again after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ class AdamSettings:
 
     # Of each parameter group: betas, eps, weight_decay, as far as the optimizer has them.
     groups: tuple[dict[str, Any], ...]
-    clip_grad: float  # Largest global L2 norm of the gradient; 0 does not clip
+    clip_grad: float | None  # Largest global L2 norm of the gradient; 0 does not clip; None where the loop clips
 
     @classmethod
     def of(cls, engine: Any) -> AdamSettings:
@@ -47,7 +47,8 @@ class AdamSettings:
         where what is decided is no change."""
         decays = decided.weight_decay not in (None, _largest_weight_decay(self.groups))
         betas = (decided.adam_beta1, decided.adam_beta2)
-        for optimizer in inner_optimizers(engine.optimizer):
+        whole = hasattr(engine.optimizer, "optimizers")  # of several each has its own part of the groups
+        for optimizer in [engine.optimizer] if whole else inner_optimizers(engine.optimizer):
             for group, configured in zip(optimizer.param_groups, self.groups, strict=False):
                 group.update(configured)
                 if "betas" in configured:
@@ -66,9 +67,17 @@ class AdamSettings:
             engine.optimizer.clip_grad = clip_grad
 
 
+_BY_GROUP = {"betas": ("adam_beta1", "adam_beta2"), "eps": ("adam_eps",), "weight_decay": ("weight_decay",)}
+
+
+def keys_of_groups(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys of overrides.json that can be set in these parameter groups: in all of them, or not at all."""
+    return [key for name, keys in _BY_GROUP.items() if all(name in group for group in groups) for key in keys]
+
+
 def facts(engine: Any) -> dict[str, Any]:
     """The fields of RunStarted that the engine itself can tell."""
-    groups, fp16 = engine.optimizer.param_groups, engine.fp16_enabled()
+    groups, precision = engine.optimizer.param_groups, _precision(engine)
     betas = groups[0].get("betas") or (None, None)
     return {
         "adam_beta1": betas[0],
@@ -76,11 +85,17 @@ def facts(engine: Any) -> dict[str, Any]:
         "adam_eps": groups[0].get("eps"),
         "weight_decay": _largest_weight_decay(groups),
         "gradient_clipping": gradient_clipping(engine),
-        "precision": "fp16" if fp16 else "bf16" if engine.bfloat16_enabled() else "fp32",
-        "loss_scale": loss_scale(engine.optimizer) if fp16 else None,
+        "precision": precision,
+        "loss_scale": loss_scale(engine) if precision == "fp16" else None,
         "parameters": _parameters(engine),
-        "accumulation_steps": int(engine.gradient_accumulation_steps()),
+        "accumulation_steps": engine.gradient_accumulation_steps(),
     }
+
+
+def _precision(engine: Any) -> str | None:
+    if hasattr(engine, "precision"):  # what stands for an engine
+        return engine.precision()  # type: ignore[no-any-return]
+    return "fp16" if engine.fp16_enabled() else "bf16" if engine.bfloat16_enabled() else "fp32"
 
 
 def _parameters(engine: Any) -> int | None:
@@ -95,26 +110,32 @@ def _largest_weight_decay(groups: Iterable[Mapping[str, Any]]) -> float | None:
     return max((g["weight_decay"] for g in groups if "weight_decay" in g), default=None)
 
 
-def gradient_clipping(engine: Any) -> float:
-    """The largest global norm that the next step lets through; 0 does not clip."""
-    return float(getattr(engine.optimizer, "clip_grad", engine.gradient_clipping()))
+def gradient_clipping(engine: Any) -> float | None:
+    """The largest global norm that the next step lets through; 0 does not clip. None where the loop clips."""
+    limit = getattr(engine.optimizer, "clip_grad", engine.gradient_clipping())
+    return None if limit is None else float(limit)
 
 
 def apply_once(once: Once, engine: Any, record: Decisions, step: int) -> None:
     """The one-shot changes of the optimizer at a start from that step, and on the record that the run has had all of
     `once`. OverridesError where the moments could not be reset."""
     if once.reset_moments and step:
-        reset_moments(engine)
-        try:
-            zero = moments_are_zero(engine)
-        except NotAgreedError as error:
-            raise OverridesError(f"overrides.json: reset_moments: not known of all ranks ({error})") from error
-        if not zero:
-            raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
-        record.moments_reset_steps = (*record.moments_reset_steps, step)
+        reset_all_moments(engine, record, step)
     if once.loss_scale is not None:
         engine.optimizer.loss_scale = once.loss_scale  # of the next step; a dynamic one goes on from there
     record.applied_once = (*record.applied_once, once.id)
+
+
+def reset_all_moments(engine: Any, record: Decisions, step: int) -> None:
+    """As at a start from that step: on all ranks, and on the record. OverridesError where it is not so on all."""
+    reset_moments(engine)
+    try:
+        zero = moments_are_zero(engine)
+    except NotAgreedError as error:
+        raise OverridesError(f"overrides.json: reset_moments: not known of all ranks ({error})") from error
+    if not zero:
+        raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
+    record.moments_reset_steps = (*record.moments_reset_steps, step)
 
 
 def reset_moments(engine: Any) -> None:
