@@ -40,6 +40,7 @@ from trainer_hooks.sample.logits import Logits
 from trainer_hooks.sample.meter import READINGS, Meter
 from trainer_hooks.sample.process_facts import process_facts
 from trainer_hooks.sample.reading import Position, Reading, StepFacts, make_sample, state_record
+from trainer_hooks.sample.torch_engine import TorchEngine, whole
 
 __all__ = ["Hook", "Position", "attach", "state_folder"]
 
@@ -53,8 +54,12 @@ INTERVAL_STEPS = 10
 
 
 def attach(
-    engine: Any,
+    engine: Any = None,
     *,
+    model: Any = None,
+    optimizer: Any = None,
+    scaler: Any = None,
+    step: int = 0,
     state_dir: str | os.PathLike[str] | None = None,
     run: str = "run",
     position: Callable[[], Position] | None = None,
@@ -71,10 +76,16 @@ def attach(
     trainer: str | None = None,
     ranks: Ranks | None = None,
 ) -> Hook:
-    """Attaches a hook to a DeepSpeed engine, on every rank, right after deepspeed.initialize. Never raises.
+    """Attaches a hook to a DeepSpeed engine, right after deepspeed.initialize, or to the model and the optimizer of a
+    plain loop, after a checkpoint was loaded. On every rank. Never raises.
 
-    The loss is taken where engine.backward(loss) gets it (with a pipeline, from train_batch), the step is measured
-    inside engine.step(); `position` is called then. `on_sample` gets each sample on rank 0: at the step's end on a CPU,
+    With an engine the loss is taken where engine.backward(loss) gets it (with a pipeline, from train_batch), and the
+    step is measured inside engine.step(). A plain loop gives `model` as its forward is called (DDP, fully_shard,
+    compiled), `optimizer` (one, or a sequence of several), `scaler` where it has torch's GradScaler, `step`: completed
+    updates of the run so far; and calls `hook.loss(loss)` before each backward. The step is measured inside
+    optimizer.step(), of several once each has made its step; with a scaler inside scaler.update().
+
+    `position` is called then. `on_sample` gets each sample on rank 0: at the step's end on a CPU,
     one or two steps later with CUDA. `mpu` is Megatron's model-parallel unit, where deepspeed.initialize was not given
     it. `interval_steps=0` leaves out what is read at intervals, `measure` what it does not name (docs/HOOKS.md).
     `applies` names the keys of overrides.json (`standing` and `once`) that this trainer applies at a start, () for
@@ -84,18 +95,20 @@ def attach(
     process group in force, which others of the process use as well. An engine that has an open hook keeps it: that one
     is returned, with a warning.
     """
-    attached = getattr(engine, _ATTACHED, None)
+    holder = model if engine is None else engine
+    attached = getattr(holder, _ATTACHED, None)
     if isinstance(attached, Hook) and not attached.closed:
         why = "the second call changes nothing; close the first hook before you attach another"
         log.warning("attach was called twice on one engine: attempt %s goes on, %s", attached.attempt, why)
         return attached
+    made = TorchEngine(model, optimizer, scaler=scaler, step=step) if engine is None else engine
     hook = Hook(
-        engine,
+        made,
         state_folder(state_dir, run),
         run=run,
         mpu=mpu,
         exporter=exporter or ExporterSettings(address=address, port=port, announce=announce),
-        facts=StepFacts(engine, position),
+        facts=StepFacts(made, position),
         loss_minimum=loss_minimum or LossMinimum(),
         on_sample=on_sample,
         interval_steps=interval_steps,
@@ -104,7 +117,7 @@ def attach(
         ranks=ranks,
     )
     with suppress(Exception):  # an engine that takes no attribute can only be attached to twice
-        setattr(engine, _ATTACHED, hook)
+        object.__setattr__(holder, _ATTACHED, hook)  # not as a module's attribute: it would be looked at as a part
     return hook
 
 
@@ -225,6 +238,9 @@ class Hook:
         """Reports the end and frees everything; the second call does nothing."""
         if self.closed or os.getpid() != self._process:  # a fork's end is not the training's
             return
+        with self.guard("leave the training as it was"):  # first: an update that was made may not be reported yet
+            if hasattr(self._engine, "unwatched"):
+                self._engine.unwatched()
         self.closed = True
         atexit.unregister(self._at_exit)
         if self._arrivals is not None:
@@ -263,8 +279,26 @@ class Hook:
         given = {"attention_logit": attention, "output_logit": output}
         self._metered("take the logits", lambda meter: meter.logits_seen(**given))
 
+    def gradients_whole(self) -> None:
+        """The step's gradients are whole on every rank, and not clipped yet. Called by the engine; by a loop only where
+        it averages them over the ranks itself, without DDP and FSDP."""
+        self._metered("take the gradient's norm", Meter.gradients_whole)
+
+    def grad_norm(self, norm: Any) -> None:
+        """The gradient's global L2 norm before clipping, where the loop has it: a number or () tensor, the same on
+        every rank, before the optimizer's step. It stands in place of the hook's own."""
+        self._metered("take the gradient's norm", lambda meter: meter.norm_given(whole(norm)))
+
+    def loss(self, loss: Any) -> None:
+        """A plain loop's call, for each micro-batch before its backward pass: the loss that `backward` is called on, or
+        that it is made of by a factor. The step's loss is the one that its gradient is of."""
+        with self.guard("take the loss"):
+            if self._arrivals is not None:
+                self._arrivals.micro_batch_seen()
+            self._engine.loss(loss)
+
     def update_coming(self) -> None:
-        """Called by the engine: all gradients are there and reduced over the ranks, not yet clipped."""
+        """Called by the engine: the optimizer's step begins."""
         if self.closed:
             return
         step = self._engine.global_steps
@@ -276,8 +310,8 @@ class Hook:
         self._metered("look before the step", Meter.update_coming)
 
     def save_coming(self) -> None:
-        """Called by the engine, on every rank: a checkpoint is about to be made of the state. A second save of the same
-        step reports nothing more."""
+        """A checkpoint is about to be made of the state: called by DeepSpeed's engine, and by a plain loop, on every
+        rank. A second save of the same step reports nothing more."""
         if not self.closed and self._saved_step != self._engine.global_steps:
             self._saved_step = self._engine.global_steps
             self._measure_state(StateSaved)

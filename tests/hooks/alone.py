@@ -70,6 +70,7 @@ class Training:
         loss = self.forward()
         self.meter.loss_seen(loss, of_many=True)
         loss.backward()
+        self.meter.gradients_whole()
         self.meter.update_coming()
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -172,6 +172,7 @@ def test_a_skipped_update_has_seen_no_gradient() -> None:
     loss = training.forward()
     training.meter.loss_seen(loss, of_many=True)
     loss.backward()
+    training.meter.gradients_whole()
     training.meter.update_coming()
     training.engine.global_steps += 1
     training.engine.skipped_steps += 1

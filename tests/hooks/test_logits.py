@@ -157,6 +157,7 @@ def test_a_compiled_model_that_reports_logits_is_compiled_once(fullgraph: bool, 
         loss = model(torch.randn(4, 8)).logits.square().mean()
         hook.loss_seen(loss, of_many=False)
         loss.backward()
+        hook.gradients_whole()
         hook.update_coming()
         training.optimizer.step()
         training.optimizer.zero_grad()

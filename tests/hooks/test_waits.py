@@ -133,6 +133,7 @@ def test_no_call_waits_for_the_device_or_copies_to_it_but_the_first_layered_step
             hook.report_logits(output=loss.detach().expand(3, 4), attention=lambda: torch.ones(5))
             hook.loss_seen(loss, of_many=False)
             loss.backward()
+        hook.gradients_whole()
         hook.update_coming()
         training.optimizer.step()
         training.optimizer.zero_grad()

@@ -107,17 +107,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             if self._applied is not None:
                 self._applied.begin_step(state.global_step + 1)
 
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Before the update. DeepSpeed's engine makes it on its own, and calls the hook itself."""
-        with self._guard("look before the update"):
-            if isinstance(self._engine, AccelerateEngine):
-                self._engine.update_coming()
-
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """After the update, before Trainer's scheduler steps."""
-        with self._guard("measure the update"):
-            if isinstance(self._engine, AccelerateEngine):
-                self._engine.update_made()
         with self._guard("give the scheduler its learning rate back"):
             if self._applied is not None:
                 self._applied.update_made()

@@ -34,7 +34,7 @@ class AdamSettings:
 
     # Of each parameter group: betas, eps, weight_decay, as far as the optimizer has them.
     groups: tuple[dict[str, Any], ...]
-    clip_grad: float  # Largest global L2 norm of the gradient; 0 does not clip
+    clip_grad: float | None  # Largest global L2 norm of the gradient; 0 does not clip; None where the loop clips
 
     @classmethod
     def of(cls, engine: Any) -> AdamSettings:
@@ -47,7 +47,8 @@ class AdamSettings:
         where what is decided is no change."""
         decays = decided.weight_decay not in (None, _largest_weight_decay(self.groups))
         betas = (decided.adam_beta1, decided.adam_beta2)
-        for optimizer in inner_optimizers(engine.optimizer):
+        whole = hasattr(engine.optimizer, "optimizers")  # of several each has its own part of the groups
+        for optimizer in [engine.optimizer] if whole else inner_optimizers(engine.optimizer):
             for group, configured in zip(optimizer.param_groups, self.groups, strict=False):
                 group.update(configured)
                 if "betas" in configured:
@@ -68,7 +69,7 @@ class AdamSettings:
 
 def facts(engine: Any) -> dict[str, Any]:
     """The fields of RunStarted that the engine itself can tell."""
-    groups, fp16 = engine.optimizer.param_groups, engine.fp16_enabled()
+    groups, precision = engine.optimizer.param_groups, _precision(engine)
     betas = groups[0].get("betas") or (None, None)
     return {
         "adam_beta1": betas[0],
@@ -76,11 +77,17 @@ def facts(engine: Any) -> dict[str, Any]:
         "adam_eps": groups[0].get("eps"),
         "weight_decay": _largest_weight_decay(groups),
         "gradient_clipping": gradient_clipping(engine),
-        "precision": "fp16" if fp16 else "bf16" if engine.bfloat16_enabled() else "fp32",
-        "loss_scale": loss_scale(engine.optimizer) if fp16 else None,
+        "precision": precision,
+        "loss_scale": loss_scale(engine) if precision == "fp16" else None,
         "parameters": _parameters(engine),
-        "accumulation_steps": int(engine.gradient_accumulation_steps()),
+        "accumulation_steps": engine.gradient_accumulation_steps(),
     }
+
+
+def _precision(engine: Any) -> str | None:
+    if hasattr(engine, "precision"):  # what stands for an engine
+        return engine.precision()  # type: ignore[no-any-return]
+    return "fp16" if engine.fp16_enabled() else "bf16" if engine.bfloat16_enabled() else "fp32"
 
 
 def _parameters(engine: Any) -> int | None:
@@ -95,9 +102,10 @@ def _largest_weight_decay(groups: Iterable[Mapping[str, Any]]) -> float | None:
     return max((g["weight_decay"] for g in groups if "weight_decay" in g), default=None)
 
 
-def gradient_clipping(engine: Any) -> float:
-    """The largest global norm that the next step lets through; 0 does not clip."""
-    return float(getattr(engine.optimizer, "clip_grad", engine.gradient_clipping()))
+def gradient_clipping(engine: Any) -> float | None:
+    """The largest global norm that the next step lets through; 0 does not clip. None where the loop clips."""
+    limit = getattr(engine.optimizer, "clip_grad", engine.gradient_clipping())
+    return None if limit is None else float(limit)
 
 
 def apply_once(once: Once, engine: Any, record: Decisions, step: int) -> None:

@@ -16,6 +16,8 @@ class StepHook(TakesLogits, Protocol):
 
     def loss_seen(self, loss: Any, *, of_many: bool) -> None: ...
 
+    def gradients_whole(self) -> None: ...
+
     def update_coming(self) -> None: ...
 
     def step_made(self) -> None: ...
@@ -33,7 +35,7 @@ def wrap_engine(engine: Any, hook: StepHook) -> None:
         engine.watched_by(hook)
         return
     # there since DeepSpeed 0.3; a pipeline calls it as well
-    before(engine, "_take_model_step", lambda *_, **__: hook.update_coming())
+    before(engine, "_take_model_step", lambda *_, **__: _update_coming(hook))
     if hasattr(engine, "load_checkpoint"):
         before(engine, "load_checkpoint", lambda *_, **__: hook.load_coming())
     if hasattr(engine, "save_checkpoint"):
@@ -50,6 +52,11 @@ def wrap_engine(engine: Any, hook: StepHook) -> None:
     else:
         before(engine, "backward", partial(_take_loss, hook))
         _watch_steps(engine, "step", hook)
+
+
+def _update_coming(hook: StepHook) -> None:
+    hook.gradients_whole()
+    hook.update_coming()
 
 
 def before(owner: Any, name: str, what: Callable[..., None]) -> None:

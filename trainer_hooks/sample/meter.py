@@ -140,21 +140,29 @@ class Meter:
                 largest = largest_magnitude(logits)
                 step.logits[name] = torch.maximum(step.logits.get(name, largest), largest)
 
+    def gradients_whole(self) -> None:
+        """Takes the sum of their squares where DeepSpeed will have no norm of them: at stage 0 in fp32 (no wrapping
+        optimizer) it never computes one, so it is taken before the step clips them. The last call of a step counts."""
+        if not hasattr(self._engine.optimizer, "optimizer") and "gradients" in self._measured:
+            step = self._step
+            step.squares, step.squares_of = sum_of_squares(self._parameters, self._replicas.share), len(step.losses)
+
+    def norm_given(self, norm: Tensor | float) -> None:
+        """The loop has measured the norm of the step under way."""
+        self._step.given = torch.as_tensor(norm).detach()
+
     def update_coming(self) -> None:
-        """The gradients are whole: takes the sum of their squares where DeepSpeed will have no norm of them. At stage 0
-        in fp32 (no wrapping optimizer) it never computes one, so it is taken before the step clips them."""
+        """All gradients are there, and may be clipped already."""
         step, optimizer = self._step, self._engine.optimizer
         if self._reader is not None:
             with self._guard("read Adam's offloaded state"):
                 self._reader.update_coming()
-        step.loss_scale = loss_scale(optimizer)
+        step.loss_scale = loss_scale(self._engine)
         if "variance" in self._measured:
             self._state.update_coming()
         lr = optimizer.param_groups[0]["lr"]
         if on_device(lr) and not (dist.is_initialized() and dist.get_rank()):
             step.lr = lr.detach().double().clone()  # a schedule changes it in place
-        if not hasattr(optimizer, "optimizer") and "gradients" in self._measured:
-            step.squares = sum_of_squares(self._parameters, self._replicas.share)
 
     def measure(self, *, with_moments: bool) -> Measurement:
         """Starts to measure the step that was just made; its readings may still be on their way to the host.
@@ -166,9 +174,16 @@ class Meter:
             if self._local is not None and self._local.handles:
                 local = self._local.taken(step.scale(engine) / step.many(engine), len(step.losses))
         with self._guard("read the gradient's norm"):
-            given = _given_norm(engine, step) if step.squares is None else None
+            stale = hasattr(engine, "gradient_scale") and step.squares_of != len(step.losses)
+            if step.given is not None or stale:  # of fewer micro-batches than were made
+                step.squares = None
+            given = step.given
+            if step.squares is None and given is None:
+                given = _given_norm(engine, step)
         if not step.losses:
-            raise RuntimeError("no loss of this step was seen: engine.backward(loss) is where it is taken")
+            raise RuntimeError(
+                "no loss of this step was seen: engine.backward(loss), or hook.loss(loss), is where it is taken"
+            )
         self.look(whole=with_moments)
         loss = torch.stack([m.double() for m in step.losses]).sum() / (len(step.losses) if step.of_many else 1)
         digest = torch.stack(step.digests).sum() if step.digests else None
@@ -237,6 +252,8 @@ class _Step:
         self.of_many = True
         self.divided = True
         self.squares: Tensor | None = None
+        self.squares_of = 0  # micro-batches, whose gradients these are
+        self.given: Tensor | None = None  # the norm, as the loop has it
         self.loss_scale: float | None = None
         self.factor: Tensor | None = None
         self.lr: Tensor | None = None  # of the update, where it lies on a device
@@ -246,11 +263,15 @@ class _Step:
         self.factor = gradient.detach().double()
 
     def many(self, engine: Any) -> int:
-        """What DeepSpeed divides each micro-batch's loss by."""
+        """What each micro-batch's loss was divided by."""
+        if hasattr(engine, "gradient_scale"):
+            return max(1, len(self.losses))
         return int(engine.gradient_accumulation_steps()) if self.of_many else 1
 
     def scale(self, engine: Any) -> Tensor | float:
         """The loss scale that the gradients really carry, dimensionless."""
+        if hasattr(engine, "gradient_scale"):  # what stands for an engine knows it
+            return float(engine.gradient_scale)
         if self.factor is None:
             return 1.0
         return self.factor * (self.many(engine) if self.divided else 1)
@@ -276,7 +297,7 @@ def _given_norm(engine: Any, step: _Step) -> Tensor | float | None:
     norm, optimizer = engine.get_global_grad_norm(), engine.optimizer
     if getattr(optimizer, "overflow", False) is True:
         return math.inf
-    after = loss_scale(optimizer)
+    after = loss_scale(engine)
     if norm is None or step.loss_scale is None or after is None:
         return norm  # type: ignore[no-any-return]
     if not is_partitioned(engine):

@@ -38,7 +38,11 @@ def local(tensor: Any) -> Any:
 
 
 def inner_optimizers(optimizer: Any) -> Iterator[Any]:
-    """The optimizers that hold groups and state: the inner one, and the one that takes what is not offloaded."""
+    """The optimizers that hold groups and state: the inner one, and the one that takes what is not offloaded; or each
+    of several."""
+    if (several := getattr(optimizer, "optimizers", None)) is not None:
+        yield from several
+        return
     yield getattr(optimizer, "optimizer", optimizer)
     if (backup := getattr(optimizer, "backup_optimizer", None)) is not None:
         yield backup

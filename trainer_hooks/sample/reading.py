@@ -185,8 +185,11 @@ def _root(square: float) -> float:
     return math.sqrt(square) if square >= 0 else math.nan
 
 
-def loss_scale(optimizer: Any) -> float | None:
+def loss_scale(engine: Any) -> float | None:
     """The loss scale of fp16 training; None where there is none."""
+    if hasattr(engine, "scale_in_force"):  # what stands for an engine
+        return engine.scale_in_force()  # type: ignore[no-any-return]
+    optimizer = engine.optimizer
     for name in ("cur_scale", "loss_scale"):
         scale = getattr(optimizer, name, None)
         if isinstance(scale, int | float) and scale > 0 and hasattr(optimizer, "optimizer"):
@@ -234,7 +237,7 @@ class StepFacts:
             "time_unix_s": now,
             "step_time_s": step_time_s,
             "lr": self._lr,
-            "loss_scale": loss_scale(engine.optimizer),
+            "loss_scale": loss_scale(engine),
             "skipped": not engine.was_step_applied() if hasattr(engine, "was_step_applied") else False,
             "global_batch_samples": engine.train_batch_size(),
         }

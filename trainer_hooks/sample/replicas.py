@@ -6,6 +6,7 @@
 | ZeRO 1, 2, 3 | no other rank: each rank has a partition of its own; with MiCS every shard group has one |
 | tensor parallel | every rank of the group where the parameter is not split (norms, biases of row-parallel layers) |
 | DDP | every rank; FSDP: no other rank, or one of each group of HYBRID_SHARD |
+| DTensors | every rank of a mesh dimension that the parameter is not split over, and those of other meshes like it |
 | pipeline parallel, tied weights | every stage that has the tied module; DeepSpeed marks all but one |
 
 Each element counts 1 / (its replicas), so a replica that differs still shows, and so does a nan on any of them.
@@ -103,8 +104,9 @@ class Replicas:
             return 0.0
         if not getattr(parameter, "allreduce", True):  # an expert's, by DeepSpeed's mark
             return 1.0 / self.of_expert(parameter)
-        if (mesh := getattr(parameter, "device_mesh", None)) is not None:  # a DTensor (FSDP 2) tells itself
-            parts = [mesh.size(n) for n, placed in enumerate(parameter.placements) if placed.is_shard()]  # type: ignore[attr-defined]
+        if (mesh := getattr(parameter, "device_mesh", None)) is not None:  # a DTensor tells itself
+            # FSDP 2 over tensor parallelism has a kind of shard that says of itself that it is none
+            parts = [mesh.size(n) for n, placed in enumerate(parameter.placements) if not placed.is_replicate()]  # type: ignore[attr-defined]
             return float(math.prod(parts)) / _size(None)
         return 1.0 / (self.data_parallel * self._copies_beside(parameter))
 
