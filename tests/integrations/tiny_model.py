@@ -2,8 +2,8 @@
 
     python tests/integrations/tiny_model.py FOLDER
 
-FOLDER/model is a folder of transformers, FOLDER/data one of JSON lines, with the index that LLaMA-Factory reads. A
-letter is a token. Nothing is downloaded.
+FOLDER/model is a folder of transformers, FOLDER/data one of JSON lines, FOLDER/factory has the index that
+LLaMA-Factory reads. A letter is a token. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ def main(folder: Path) -> None:
     torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.5)
     model.save_pretrained(folder / "model")
 
-    (folder / "data").mkdir()
+    (folder / "data").mkdir(parents=True)
     source = "".join(path.read_text() for path in sorted(Path(argparse.__file__).parent.glob("[a-d]*.py")))
     source = source.encode("ascii", "ignore").decode()
     samples = [source[at : at + LETTERS] for at in range(0, SAMPLES * LETTERS, LETTERS)]
     with (folder / "data" / "train.jsonl").open("w") as lines:
         lines.writelines(json.dumps({"text": sample}) + "\n" for sample in samples)
-    index = {"letters": {"file_name": "train.jsonl", "columns": {"prompt": "text"}}}
-    (folder / "data" / "dataset_info.json").write_text(json.dumps(index))
+    index = {"letters": {"file_name": "../data/train.jsonl", "columns": {"prompt": "text"}}}
+    (folder / "factory").mkdir()
+    (folder / "factory" / "dataset_info.json").write_text(json.dumps(index))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ VARIABLE = "SENTINEL_ATTACH"
 restarted the program), and the callback's own arguments."""
 
 _STARTED_BY_SENTINEL = "SENTINEL_ROLLBACK"
+_said: set[str] = set()  # actions whose error was said
 
 
 def look_for_trainers() -> None:
@@ -68,7 +69,6 @@ def _wrap_huggingface(options: Mapping[str, Any], module: Any) -> None:
     def watched(trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         with _or_say("watch this training"):
             _add_callback(trainer, options)
-        with _or_say("look for a checkpoint to go on from"):
             if not resume_from_checkpoint and _goes_on(trainer.args.output_dir, options):
                 resume_from_checkpoint = True
         return train(trainer, resume_from_checkpoint, *args, **kwargs)
@@ -91,9 +91,11 @@ def _goes_on(output_dir: str, options: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _or_say(action: str) -> Iterator[None]:
-    """What goes wrong is said on stderr; the program goes on."""
+    """What goes wrong is said on stderr, once for each action; the program goes on."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - a hook may lose a sample; it may never lose a step
-        text = f"sentinel could not {action} ({type(error).__name__}: {error}); training goes on"
-        print(text, file=sys.stderr, flush=True)  # noqa: T201 - the program's logging may not be configured yet
+        if action not in _said:
+            _said.add(action)
+            text = f"sentinel could not {action} ({type(error).__name__}: {error}); training goes on"
+            print(text, file=sys.stderr, flush=True)  # noqa: T201 - the program's logging may not be configured yet
