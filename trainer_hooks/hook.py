@@ -1,5 +1,5 @@
-"""attach(engine, …): after each optimizer step one Sample, to the metrics journal and to /metrics. A hook may lose a
-sample; it may never lose a step: every error is caught by a Guard, counted, and logged once."""
+"""After each optimizer step one Sample, to the metrics journal and to /metrics. A hook may lose a sample; it may never
+lose a step: every error is caught by a Guard, counted, and logged once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +28,7 @@ from sentinel.vocabulary.sample import (
 from trainer_hooks.errors import Guard, exit_reason
 from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.export.heartbeats import Heartbeats
-from trainer_hooks.export.outputs import Outputs, state_folder
+from trainer_hooks.export.outputs import Outputs
 from trainer_hooks.ranks import Ranks, ranks_of_world
 from trainer_hooks.ranks.signs import Signs, record_of
 from trainer_hooks.sample import adam_settings
@@ -39,86 +38,13 @@ from trainer_hooks.sample.gathering import Gathering
 from trainer_hooks.sample.logits import Logits
 from trainer_hooks.sample.meter import READINGS, Meter
 from trainer_hooks.sample.process_facts import process_facts
-from trainer_hooks.sample.reading import Position, Reading, StepFacts, make_sample, state_record
-from trainer_hooks.sample.torch_engine import TorchEngine, whole
+from trainer_hooks.sample.reading import Reading, StepFacts, make_sample, state_record
+from trainer_hooks.sample.torch_engine import whole
 
-__all__ = ["Hook", "Position", "attach", "state_folder"]
+__all__ = ["Hook"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-_ATTACHED = "_sentinel_hook"  # the engine's attribute that holds its hook
-
-# Every how many steps the layers, the moments, the local gradients and the logits are measured; 0 is never.
-INTERVAL_STEPS = 10
-
-
-def attach(
-    engine: Any = None,
-    *,
-    model: Any = None,
-    optimizer: Any = None,
-    scaler: Any = None,
-    step: int = 0,
-    state_dir: str | os.PathLike[str] | None = None,
-    run: str = "run",
-    position: Callable[[], Position] | None = None,
-    loss_minimum: LossMinimum | None = None,
-    on_sample: Callable[[Sample], None] | None = None,
-    mpu: Any = None,
-    interval_steps: int = INTERVAL_STEPS,
-    measure: Iterable[str] = READINGS,
-    address: str = "127.0.0.1",
-    port: int = 0,
-    announce: str | None = None,
-    exporter: ExporterSettings | None = None,
-    applies: Iterable[str] | None = None,
-    trainer: str | None = None,
-    ranks: Ranks | None = None,
-) -> Hook:
-    """Attaches a hook to a DeepSpeed engine, right after deepspeed.initialize, or to the model and the optimizer of a
-    plain loop, after a checkpoint was loaded. On every rank. Never raises.
-
-    With an engine the loss is taken where engine.backward(loss) gets it (with a pipeline, from train_batch), and the
-    step is measured inside engine.step(). A plain loop gives `model` as its forward is called (DDP, fully_shard,
-    compiled), `optimizer` (one, or a sequence of several), `scaler` where it has torch's GradScaler, `step`: completed
-    updates of the run so far; and calls `hook.loss(loss)` before each backward. The step is measured inside
-    optimizer.step(), of several once each has made its step; with a scaler inside scaler.update().
-
-    `position` is called then. `on_sample` gets each sample on rank 0: at the step's end on a CPU,
-    one or two steps later with CUDA. `mpu` is Megatron's model-parallel unit, where deepspeed.initialize was not given
-    it. `interval_steps=0` leaves out what is read at intervals, `measure` what it does not name (docs/HOOKS.md).
-    `applies` names the keys of overrides.json (`standing` and `once`) that this trainer applies at a start, () for
-    none: sentinel then refuses a change that would be ignored; None: not known. `trainer`: its name in sentences.
-    state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN. /metrics listens at `address` and `port` and is
-    announced to Prometheus as `announce`; `exporter` replaces the three (docs/EXPORTER.md). `ranks` are those of the
-    process group in force, which others of the process use as well. An engine that has an open hook keeps it: that one
-    is returned, with a warning.
-    """
-    holder = model if engine is None else engine
-    attached = getattr(holder, _ATTACHED, None)
-    if isinstance(attached, Hook) and not attached.closed:
-        why = "the second call changes nothing; close the first hook before you attach another"
-        log.warning("attach was called twice on one engine: attempt %s goes on, %s", attached.attempt, why)
-        return attached
-    made = TorchEngine(model, optimizer, scaler=scaler, step=step) if engine is None else engine
-    hook = Hook(
-        made,
-        state_folder(state_dir, run),
-        run=run,
-        mpu=mpu,
-        exporter=exporter or ExporterSettings(address=address, port=port, announce=announce),
-        facts=StepFacts(made, position),
-        loss_minimum=loss_minimum or LossMinimum(),
-        on_sample=on_sample,
-        interval_steps=interval_steps,
-        measure=measure,
-        declared={"trainer": trainer, "applies": None if applies is None else tuple(applies)},
-        ranks=ranks,
-    )
-    with suppress(Exception):  # an engine that takes no attribute can only be attached to twice
-        object.__setattr__(holder, _ATTACHED, hook)  # not as a module's attribute: it would be looked at as a part
-    return hook
 
 
 class Hook:
@@ -139,9 +65,10 @@ class Hook:
         measure: Iterable[str] = READINGS,
         declared: Mapping[str, Any],
         ranks: Ranks | None,
+        at_start: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._engine = engine
-        self._declared = {**declared, "run": run}
+        self._declared, self._at_start = {**declared, "run": run}, at_start
         self._facts = facts
         self._on_sample = on_sample
         self._interval_steps = max(0, interval_steps)
@@ -211,7 +138,7 @@ class Hook:
             known["variance_pass"] = self._metered("choose what reads Adam's state", Meter.pass_names)
             with self.guard("read what the optimizer runs with"):
                 known = {**adam_settings.facts(self._engine), **known}
-            self._put(RunStarted(**(known | facts)))
+            self._put(RunStarted(**{**known, **self._at_start(), **facts}))
 
     def validation(self, loss: float, seqlen: int | None = None) -> None:
         """Reports a validation loss (nats, mean over tokens and ranks) at full length."""
@@ -361,7 +288,8 @@ class Hook:
         if not self._started:
             resumed = facts["global_step"] - 1 or None
             parent = self.attempt - 1 if resumed and self.attempt > 1 else None
-            self.run_started(resumed_from=resumed, parent_attempt=parent)
+            told = self._at_start()
+            self.run_started(**({} if told else {"resumed_from": resumed, "parent_attempt": parent}))
         if reading is None:  # this rank's alone are no reading of the training
             return
         self.latest = sample = make_sample(self.attempt, facts, reading, self.loss_minimum)

@@ -3,13 +3,13 @@ decisions so far."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from sentinel.vocabulary.errors import OverridesError
-from sentinel.vocabulary.overrides import Once, Overrides, decode_overrides
+from sentinel.vocabulary.overrides import STANDING, Once, Overrides, decode_overrides, words_of
 from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.regular_files import read_regular
 
@@ -54,6 +54,40 @@ def due(overrides: Overrides | None, made: Decisions, global_step: int) -> Once 
     if overrides is None or overrides.once is None or overrides.once.id in made.applied_once:
         return None
     return overrides.once if global_step == overrides.anchor.global_step else None
+
+
+def wanted(overrides: Overrides | None, once: Once | None) -> dict[str, Any]:
+    """{key of `applies`: its value} of each change that a start has to apply; not of one that leaves all as it is."""
+    if overrides is None:
+        return {}
+    standing = {name: value for name in STANDING if (value := getattr(overrides.standing, name)) is not None}
+    asked = {f.name: getattr(once, f.name) for f in fields(Once) if once is not None and f.name != "id"}
+    changes = {**standing, **{key: value for key, value in asked.items() if value not in (None, False)}}
+    made = {key: value for key, value in changes.items() if not (key in _OFF and _OFF[key](value))}
+    if (skipped := made.pop("skipped", None)) is not None:  # who can leave samples out can leave them out again
+        made.setdefault("skip_samples", skipped)
+    return made
+
+
+# Whether a key's value says that all is as it is without it.
+_OFF: dict[str, Callable[[Any], bool]] = {
+    "seqlen": lambda value: not value.warms_up,
+    "shorten": lambda value: value == "truncate",  # the one way in which a loop's batches are shortened
+    "batch_size": lambda value: not value.warms_up,
+    "random_ltd": lambda value: not value.drops,
+    "curriculum": lambda value: not value.metrics,
+    "skipped": lambda value: not value,
+    "qk_clip": lambda value: not value,
+    "lr_factor_of": lambda value: not value,
+}
+
+
+def cannot_be_applied(key: str, to: str, why: str | None) -> OverridesError:
+    """The refusal of one change, before the first step. `why`: a phrase."""
+    reason = f": {why}" if why else ""
+    return OverridesError(
+        f"overrides.json: {words_of(key)} ({key}) can't be applied to {to}{reason}; nothing was trained"
+    )
 
 
 def decision_facts(overrides: Overrides | None, made: Decisions) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def hide_the_loss(hook: Hook, engine: Any) -> None:
 
 
 def no_gradient_norm(hook: Hook, engine: Any) -> None:
-    hook.update_coming = lambda: None  # type: ignore[method-assign]
+    hook.gradients_whole = lambda: None  # type: ignore[method-assign]
     engine.get_global_grad_norm = lambda: 1 / 0
 
 

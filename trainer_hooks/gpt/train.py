@@ -17,6 +17,7 @@ from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
 from sentinel.vocabulary.sample import Sample
+from trainer_hooks.attaching import attach
 from trainer_hooks.control.start import agreed_start
 from trainer_hooks.control.step_requests import SIGTERM, StepRequests
 from trainer_hooks.errors import Guard
@@ -28,10 +29,10 @@ from trainer_hooks.gpt.data_path import DataPath
 from trainer_hooks.gpt.model import GPT
 from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
-from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
 from trainer_hooks.restart import decision_facts, due
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
+from trainer_hooks.sample.reading import Position
 
 FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
 

@@ -20,13 +20,16 @@ from transformers import TrainerCallback
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import Overrides
+from trainer_hooks.attaching import attach
 from trainer_hooks.control.start import agreed_start
 from trainer_hooks.control.step_requests import StepRequests
 from trainer_hooks.errors import Guard
-from trainer_hooks.hook import Hook, Position, attach, state_folder
+from trainer_hooks.export.outputs import state_folder
+from trainer_hooks.hook import Hook
 from trainer_hooks.integrations.accelerate_engine import AccelerateEngine, why_no_engine
 from trainer_hooks.integrations.huggingface_applied import Applied, Progress
 from trainer_hooks.ranks import ranks_of_world
+from trainer_hooks.sample.reading import Position
 
 _KEY = "sentinel"
 """The callback's state among the `stateful_callbacks` of trainer_state.json. Not by ExportableState: Trainer's next

@@ -32,28 +32,28 @@ curriculum, total_tokens: always refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import ConfigError, OverridesError
-from sentinel.vocabulary.overrides import STANDING, Free, Once, Overrides, TrainingSettings, words_of
+from sentinel.vocabulary.overrides import Free, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 from trainer_hooks.control.agreed_count import AgreedCount
 from trainer_hooks.errors import Guard
 from trainer_hooks.integrations.huggingface_attention import override_attention, why_not_clipped
 from trainer_hooks.integrations.huggingface_order import TrainOrder, why_not_ordered
 from trainer_hooks.integrations.huggingface_schedules import (
-    DecidedLr,
     Lengths,
+    TrainersLr,
     schedule_of,
     why_no_schedule,
     why_not_shortened,
 )
 from trainer_hooks.qk_clip.masters import why_not
-from trainer_hooks.restart import Decisions, decision_facts, due
-from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
+from trainer_hooks.restart import Decisions, cannot_be_applied, decision_facts, due, wanted
+from trainer_hooks.sample.adam_settings import AdamSettings, apply_once, keys_of_groups
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,12 +146,12 @@ class Applied:
             if self._order is not None and (once.seed is not None or once.skip_samples is not None):
                 self._order.change(step, seed=once.seed, skip_samples=once.skip_samples)
             apply_once(once, self._engine, progress, step)
-        self._lr: DecidedLr | None = None
+        self._lr: TrainersLr | None = None
         self._tokens: AgreedCount | None = None  # where the learning rate goes by them: batches differ in length
         if (lr := standing.lr) is not None:
             if self.fed.tokens is None and "tokens" in (lr.unit, lr.decay_unit):
                 raise OverridesError("overrides.json: lr counts tokens, and those of the run so far are not known")
-            self._lr = DecidedLr(trainer, engine, lr)
+            self._lr = TrainersLr(trainer, engine, lr)
             if "tokens" in (lr.unit, lr.decay_unit):
                 self._tokens = AgreedCount.of_training(self.fed.tokens or 0)
         self._lengths: Lengths | None = None
@@ -247,13 +247,9 @@ class Applied:
         return {"consumed_samples": self.consumed_samples(step) or 0, "consumed_tokens": tokens}
 
 
-_BY_GROUP = {"betas": ("adam_beta1", "adam_beta2"), "eps": ("adam_eps",), "weight_decay": ("weight_decay",)}
-
-
 def what_applies(engine: Any, why: Mapping[str, str | None]) -> tuple[str, ...]:
     """The keys of overrides.json that can be applied to this training; not those of which `why` says why not."""
-    groups = engine.optimizer.param_groups
-    adam = [key for name, keys in _BY_GROUP.items() if all(name in group for group in groups) for key in keys]
+    adam = keys_of_groups(engine.optimizer.param_groups)
     others = {
         **{key: reason is None for key, reason in why.items()},
         "reset_moments": "adam_beta2" in adam,
@@ -264,26 +260,6 @@ def what_applies(engine: Any, why: Mapping[str, str | None]) -> tuple[str, ...]:
 
 def refuse(overrides: Overrides, once: Once | None, applies: tuple[str, ...], why: Mapping[str, str | None]) -> None:
     """OverridesError for the first change that this training can't apply: one that is silently ignored costs weeks."""
-    standing = overrides.standing
-    wanted = {name: value for name in STANDING if (value := getattr(standing, name)) is not None}
-    asked = {f.name: getattr(once, f.name) for f in fields(Once) if once is not None and f.name != "id"}
-    for key, value in {**wanted, **{k: v for k, v in asked.items() if v not in (None, False)}}.items():
-        needs = "skip_samples" if key == "skipped" else key
-        if needs in applies or (key in _OFF and _OFF[key](value)):
-            continue
-        reason = f": {why[needs]}" if why.get(needs) else ""
-        what = f"{words_of(key)} ({key})"
-        raise OverridesError(f"overrides.json: {what} can't be applied to this Trainer{reason}; nothing was trained")
-
-
-# Whether a key's value says that all is as it is without it.
-_OFF: dict[str, Callable[[Any], bool]] = {
-    "seqlen": lambda value: not value.warms_up,
-    "shorten": lambda value: value == "truncate",  # the one way in which batches are shortened here
-    "batch_size": lambda value: not value.warms_up,
-    "random_ltd": lambda value: not value.drops,
-    "curriculum": lambda value: not value.metrics,
-    "skipped": lambda value: not value,
-    "qk_clip": lambda value: not value,
-    "lr_factor_of": lambda value: not value,
-}
+    for key in wanted(overrides, once):
+        if key not in applies:
+            raise cannot_be_applied(key, "this Trainer", why.get(key))

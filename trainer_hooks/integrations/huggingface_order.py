@@ -1,9 +1,5 @@
 """The order of Trainer's training data under a decision: a new seed, samples left out. Without one Trainer's sampler is
 not touched.
-
-Trainer finds its place by counting steps: (epoch, batches of it that are passed over). The run's samples in that count
-are those of `DataOrder` that are not left out, so an epoch of Trainer keeps its length, and what is left out moves what
-follows up, over the epochs' borders too.
 """
 
 from __future__ import annotations
@@ -16,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from sentinel.vocabulary.errors import ConfigError, OverridesError
 from sentinel.vocabulary.training_settings import SkippedRange
-from trainer_hooks.gpt.order import DataOrder, Reseed
-
-_AT_ONCE = 65536  # Sample numbers that are looked up together
+from trainer_hooks.epoch_order import EpochOrder
+from trainer_hooks.gpt.order import Reseed
 
 
 def why_not_ordered(trainer: Any, loader: Any) -> str | None:
@@ -49,8 +43,8 @@ class TrainOrder:
         self._batch = loader.total_batch_size
         self._epoch_steps = max(1, -(-len(loader) // self._step_batches))
         own = getattr(self._inner, "initial_seed", args.seed if args.data_seed is None else args.data_seed)
-        self._own_seed = int(reseeds[0][1] if reseeds else own)
-        self.order = DataOrder(self._samples, self._own_seed, reseeds, skipped, self._draw)
+        self._epochs = EpochOrder(self._samples, own, reseeds, skipped, self._draw)
+        self.order = self._epochs.order
         if self.decided:
             self._holder.sampler = self
 
@@ -59,40 +53,34 @@ class TrainOrder:
 
     def __iter__(self) -> Iterator[int]:
         """One epoch of Trainer's; a resume passes over its first batches itself."""
-        epoch = self._trainer.state.global_step // self._epoch_steps
-        position, left = self.order.after(epoch * self._samples), self._samples
-        while left:
-            numbers, position = self.order.take(position, min(left, _AT_ONCE))
-            left -= len(numbers)
-            yield from numbers.tolist()
+        return self._epochs.epoch(self._trainer.state.global_step // self._epoch_steps)
 
     @property
     def decided(self) -> bool:
         """Whether the order is another than Trainer's own."""
-        return bool(self.order.skipped) or len(self.order.reseeds) > 1 or self.order.seed != self._own_seed
+        return self._epochs.decided
 
     def position(self, global_step: int) -> int:
         """consumed_samples after that step: where the order stands, the samples that are left out included."""
-        epoch, steps = divmod(global_step, self._epoch_steps)
-        here = min(steps * self._step_batches * self._batch, self._samples)
-        return self.order.after(epoch * self._samples + here)
+        return self._epochs.position(self._count(global_step))
 
     def change(self, global_step: int, *, seed: int | None, skip_samples: int | None) -> None:
         """At a resume from that step, as `Order.change`. OverridesError."""
-        try:
-            self.order.change(self.position(global_step), seed=seed, skip_samples=skip_samples)
-        except ConfigError as error:
-            raise OverridesError(f"overrides.json: {error}") from error
+        self._epochs.change(self._count(global_step), seed=seed, skip_samples=skip_samples)
         self._holder.sampler = self
 
     def close(self) -> None:
         self._holder.sampler = self._inner
 
+    def _count(self, global_step: int) -> int:
+        epoch, steps = divmod(global_step, self._epoch_steps)
+        return int(epoch * self._samples + min(steps * self._step_batches * self._batch, self._samples))
+
     def _draw(self, samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
         """A whole epoch as Trainer draws it with that seed: data in its own order is permuted from a new seed on."""
         seed %= 2**63
         if not _is_seedable(self._inner):
-            if seed == self._own_seed % 2**63:
+            if seed == self._epochs.own_seed % 2**63:
                 return np.arange(samples)
             return np.random.default_rng([seed, epoch]).permutation(samples)
         twin = copy.copy(self._inner)

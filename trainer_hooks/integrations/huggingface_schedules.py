@@ -5,7 +5,6 @@ stays the mean over the tokens that are trained on."""
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 from trainer_hooks.errors import Guard
+from trainer_hooks.learning_rate import DecidedLr, formula_of
 from trainer_hooks.warmup.batch import changed
 from trainer_hooks.warmup.pacing import Following, followed
 
@@ -29,7 +29,7 @@ def schedule_of(trainer: Any, engine: Any, total_steps: int) -> LrSchedule | Non
         return None
     peak, warmup = float(scheduler.base_lrs[0]), int(trainer.args.get_warmup_steps(total_steps))
     # Trainer's first update is taken with the LR of step 0
-    return _found(lambda step: peak * float(functions[0](step - 1)), peak, warmup, total_steps, first=1)
+    return formula_of(lambda step: peak * float(functions[0](step - 1)), peak, warmup, total_steps, first=1)
 
 
 def why_no_schedule(trainer: Any, engine: Any) -> str:
@@ -58,55 +58,23 @@ def _of_deepspeed(scheduler: Any) -> LrSchedule | None:
         return float(twin.get_lr()[0])
 
     total = int(getattr(scheduler, "total_num_steps", 0)) or 2 * int(scheduler.warmup_num_steps)
-    return _found(own, float(bases[0]), int(scheduler.warmup_num_steps), total, first=2)
+    return formula_of(own, float(bases[0]), int(scheduler.warmup_num_steps), total, first=2)
 
 
-def _found(own: Callable[[int], float], peak: float, warmup: int, total: int, *, first: int) -> LrSchedule | None:
-    """The formula that gives the scheduler's own LR of every step. `first`: its step 0 is the update of that number."""
-    steps = {1, 2, *(warmup + n for n in range(4)), *(1 + total * k // 64 for k in range(64)), total}
-    ways = [(0, 0, None), (warmup + first, total + first, "linear"), (warmup + first, total + first, None)]
-    ways += [(warmup + first - 1, total + first - 1, None)]  # WarmupCosineLR is a step ahead once it decays
-    for start, end, shape in ways:
-        made = LrSchedule(
-            peak=peak,
-            warmup=warmup,
-            anchor=first if warmup else 0,
-            decay_start=start,
-            decay_end=end,
-            minimum=min(max(own(end), 0.0), peak) if end else 0.0,
-            decay_shape=shape,
-        )
-        if all(math.isclose(own(n), made.lr(step=n), rel_tol=1e-9, abs_tol=1e-12 * peak) for n in steps if n > 0):
-            return made
-    return None
-
-
-class DecidedLr:
-    """Sets a formula's LR before each update. The scheduler goes on uncounted-for, with the LR that it had set."""
+class TrainersLr(DecidedLr):
+    """Trainer logs it; DeepSpeed's scheduler has stepped once the update is made."""
 
     def __init__(self, trainer: Any, engine: Any, schedule: LrSchedule) -> None:
-        self.schedule = schedule
+        super().__init__(engine.optimizer, schedule)
         self._trainer, self._engine = trainer, engine
-        self._lr = math.nan
-        self._own: list[float] | None = None
-        bases = [float(group.get("initial_lr", group["lr"])) for group in engine.optimizer.param_groups]
-        self._ratios = [base / bases[0] if bases[0] else 1.0 for base in bases]
-        trainer._get_learning_rate = lambda: self._lr  # what Trainer logs
-
-    def begin(self, *, step: int, consumed_samples: int, consumed_tokens: int) -> None:
-        """Before the step's first micro-batch: with DeepSpeed the update is made inside its last backward."""
-        groups = self._engine.optimizer.param_groups
-        self._lr = self.schedule.lr(step=step, consumed_tokens=consumed_tokens, consumed_samples=consumed_samples)
-        self._own = [group["lr"] for group in groups]
-        for group, ratio in zip(groups, self._ratios, strict=True):
-            group["lr"] = self._lr * ratio
+        trainer._get_learning_rate = lambda: self.lr  # what Trainer logs
 
     def made(self) -> None:
-        """After the update: Trainer's scheduler finds its own LR in the groups; DeepSpeed's has stepped already."""
-        if self._own is not None and self._engine.lr_scheduler is None:
-            for group, lr in zip(self._engine.optimizer.param_groups, self._own, strict=True):
-                group["lr"] = lr
-        self._own = None
+        """After the update: Trainer's scheduler finds its own LR in the groups."""
+        if self._engine.lr_scheduler is None:
+            super().made()
+        else:
+            self.keep()
 
     def close(self) -> None:
         self._trainer.__dict__.pop("_get_learning_rate", None)

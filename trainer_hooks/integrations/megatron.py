@@ -17,7 +17,9 @@ from typing import Any
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.pacing.deepspeed import curriculum_learning
-from trainer_hooks.hook import Hook, Position, attach
+from trainer_hooks.attaching import attach
+from trainer_hooks.hook import Hook
+from trainer_hooks.sample.reading import Position
 
 _KEY = "sentinel"  # where the hook's state lies in a checkpoint's client state, beside Megatron's args and iteration
 

@@ -8,7 +8,7 @@ precision; so the configuration is read before, and set again after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,14 @@ class AdamSettings:
             engine.optimizer.clip_grad = clip_grad
 
 
+_BY_GROUP = {"betas": ("adam_beta1", "adam_beta2"), "eps": ("adam_eps",), "weight_decay": ("weight_decay",)}
+
+
+def keys_of_groups(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys of overrides.json that can be set in these parameter groups: in all of them, or not at all."""
+    return [key for name, keys in _BY_GROUP.items() if all(name in group for group in groups) for key in keys]
+
+
 def facts(engine: Any) -> dict[str, Any]:
     """The fields of RunStarted that the engine itself can tell."""
     groups, precision = engine.optimizer.param_groups, _precision(engine)
@@ -112,17 +120,22 @@ def apply_once(once: Once, engine: Any, record: Decisions, step: int) -> None:
     """The one-shot changes of the optimizer at a start from that step, and on the record that the run has had all of
     `once`. OverridesError where the moments could not be reset."""
     if once.reset_moments and step:
-        reset_moments(engine)
-        try:
-            zero = moments_are_zero(engine)
-        except NotAgreedError as error:
-            raise OverridesError(f"overrides.json: reset_moments: not known of all ranks ({error})") from error
-        if not zero:
-            raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
-        record.moments_reset_steps = (*record.moments_reset_steps, step)
+        reset_all_moments(engine, record, step)
     if once.loss_scale is not None:
         engine.optimizer.loss_scale = once.loss_scale  # of the next step; a dynamic one goes on from there
     record.applied_once = (*record.applied_once, once.id)
+
+
+def reset_all_moments(engine: Any, record: Decisions, step: int) -> None:
+    """As at a start from that step: on all ranks, and on the record. OverridesError where it is not so on all."""
+    reset_moments(engine)
+    try:
+        zero = moments_are_zero(engine)
+    except NotAgreedError as error:
+        raise OverridesError(f"overrides.json: reset_moments: not known of all ranks ({error})") from error
+    if not zero:
+        raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
+    record.moments_reset_steps = (*record.moments_reset_steps, step)
 
 
 def reset_moments(engine: Any) -> None:

@@ -169,7 +169,8 @@ class Meter:
         RuntimeError when no loss of the step was seen, and whatever goes wrong in the optimizer's state."""
         step, self._step = self._step, _Step()
         engine = self._engine
-        local, given = None, None
+        local: Tensor | None = None
+        given: Tensor | float | None = None
         with self._guard("read this rank's own gradient"):
             if self._local is not None and self._local.handles:
                 local = self._local.taken(step.scale(engine) / step.many(engine), len(step.losses))
@@ -178,7 +179,7 @@ class Meter:
             if step.given is not None or stale:  # of fewer micro-batches than were made
                 step.squares = None
             given = step.given
-            if step.squares is None and given is None:
+            if step.squares is None and step.given is None:
                 given = _given_norm(engine, step)
         if not step.losses:
             raise RuntimeError(

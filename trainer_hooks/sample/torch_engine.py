@@ -115,7 +115,7 @@ class TorchEngine:
                 optimizer.register_load_state_dict_pre_hook(lambda *_: hook.load_coming()),
             ]
         if self.scaler is not None:
-            self._watch_the_scaler(hook)
+            self._watch_the_scaler(self.scaler, hook)
         self._handles.append(watch_outputs(self.outermost, hook))
 
     def unwatched(self) -> None:
@@ -130,9 +130,9 @@ class TorchEngine:
     def _optimizers(self) -> Sequence[Any]:
         return self.optimizer.optimizers if isinstance(self.optimizer, Optimizers) else (self.optimizer,)
 
-    def _watch_the_scaler(self, hook: StepHook) -> None:
+    def _watch_the_scaler(self, scaler: Any, hook: StepHook) -> None:
         """With a scaler its update ends the step, whether it was skipped or not."""
-        update = self.scaler.update
+        update = scaler.update
 
         def hooked(*args: Any, **kwargs: Any) -> Any:
             result = update(*args, **kwargs)
@@ -145,7 +145,7 @@ class TorchEngine:
                 self.gradient_scale = scale
             return result
 
-        self.scaler.update = hooked
+        scaler.update = hooked
 
     def _scale(self) -> float:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())
@@ -167,7 +167,7 @@ class TorchEngine:
 
         def arrives(gradient: Tensor) -> None:
             with hook.guard("take the loss"):
-                Variable._execution_engine.queue_callback(self._backward_ends)  # type: ignore[no-untyped-call]
+                Variable._execution_engine.queue_callback(self._backward_ends)
                 share = whole(gradient).detach().double() / self.gradient_scale
                 if share.device.type == "cpu" and float(share) >= _SCALED:
                     raise ValueError("the loss is scaled, by an unknown scale: attach(…, scaler=scaler)")
@@ -177,7 +177,7 @@ class TorchEngine:
 
     def _backward_ends(self) -> None:
         """What DDP and FSDP do at its end has its own place in the same queue: this goes behind it."""
-        Variable._execution_engine.queue_callback(self._backward_ended)  # type: ignore[no-untyped-call]
+        Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _backward_ended(self) -> None:
         if self._averages and self._may_be_last():
