@@ -1,4 +1,4 @@
-"""Runs a training command with the hook attached to each Hugging Face Trainer that trains, without a line of Python.
+"""Runs a training command with the hook attached to each Trainer of Hugging Face or Lightning that trains.
 
     python -m trainer_hooks.run --run tr8 -- llamafactory-cli train x.yaml
     python -m trainer_hooks.run --run tr8 -- torchrun --nproc_per_node 8 train.py
@@ -6,7 +6,8 @@
 
 This process becomes the command: its exit code, signals, input and output are the command's own. Two environment
 variables go with it, to all processes that it starts: SENTINEL_ATTACH, and PYTHONPATH with a folder whose
-`sitecustomize.py` looks for the Trainers. A Python started with -I, -E or -S, or without these variables, is not watched.
+`sitecustomize.py` looks for the Trainers. A Python without these variables, or started with -I, -E or -S, is not
+watched.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.flush()
     program, *rest = _program(after)
     try:
-        os.execvpe(program, [program, *rest], os.environ | _variables(options))
+        os.execvpe(program, [program, *rest], os.environ | _variables(options))  # noqa: S606 - no shell is wanted
     except OSError as error:
         print(f"trainer_hooks.run: {after[0]}: {error.strerror}", file=sys.stderr)  # noqa: T201
         return 127 if isinstance(error, FileNotFoundError) else 126

@@ -1,6 +1,6 @@
 """A program that knows nothing of the hooks: six steps of Hugging Face's Trainer, a save each second one.
 
-    python tests/hooks/plain_trainer.py FOLDER
+python tests/hooks/plain_trainer.py FOLDER
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_the_ranks_that_torchrun_starts_are_watched_as_one_training(tmp_path: Pa
 def test_a_training_that_cannot_be_watched_says_so_once_and_trains(tmp_path: Path) -> None:
     (tmp_path / "transformers").mkdir()  # has no TrainerCallback
     (tmp_path / "transformers" / "__init__.py").touch()
-    trainer = "class Trainer:\n    def train(self, resume_from_checkpoint=None):\n        return resume_from_checkpoint\n"
+    trainer = "class Trainer:\n    def train(self, resume_from_checkpoint=None): return resume_from_checkpoint\n"
     (tmp_path / "transformers" / "trainer.py").write_text(trainer)
     program = "from transformers.trainer import Trainer; print([Trainer().train(), Trainer().train('its own')])"
     ran = run(*RUN, "--", "-c", program, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))

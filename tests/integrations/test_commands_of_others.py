@@ -5,7 +5,6 @@ Each has an environment of its own: `make trl`, `make llamafactory`.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,4 +71,4 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_command_of_others_is_watched_rolled_back_and_restarted_from_its_newest_checkpoint(run: Path) -> None:
     """Neither is told to resume: `trl sft` does not by itself, `llamafactory-cli train` looks in its output folder."""
     assert_rescued(run, watched(run))
-    assert os.listdir(run / "state" / "attempts") == ["0001.jsonl", "0002.jsonl"]
+    assert sorted(path.name for path in (run / "state" / "attempts").iterdir()) == ["0001.jsonl", "0002.jsonl"]

@@ -30,7 +30,9 @@ def main(folder: Path) -> None:
     tokenizer = Tokenizer(models.BPE({letter: n for n, letter in enumerate([*letters, _END])}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_END, pad_token=_END).save_pretrained(folder / "model")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_END, pad_token=_END).save_pretrained(
+        folder / "model"
+    )
 
     torch.manual_seed(7)
     shape = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4}

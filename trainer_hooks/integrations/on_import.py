@@ -1,5 +1,6 @@
-"""Watches the Trainers of a program that has no line of ours: when the program imports Hugging Face's Trainer, its
-`train` is wrapped, so that each training begins with a StabilityCallback. See `python -m trainer_hooks.run --help`.
+"""Watches the Trainers of a program that has no line of ours: when the program imports Hugging Face's Trainer or
+Lightning's, its `train` or `fit` is wrapped, so that each training begins with a StabilityCallback. See
+`python -m trainer_hooks.run --help`.
 
 This module imports nothing but the standard library: every Python that the command starts loads it.
 """
@@ -29,7 +30,8 @@ def look_for_trainers() -> None:
     """From now on an import of a module with a Trainer wraps it. Does nothing where VARIABLE is not set."""
     if VARIABLE in os.environ:
         options = json.loads(os.environ[VARIABLE])
-        sys.meta_path.insert(0, _Finder({"transformers.trainer": functools.partial(_wrap_huggingface, options)}))
+        wraps = {name: functools.partial(wrap, options) for name, wrap in _WRAPS.items()}
+        sys.meta_path.insert(0, _Finder(wraps))
 
 
 class _Finder:
@@ -62,7 +64,7 @@ def _after_loading(loader: Any, wrap: Callable[[Any], None]) -> None:
 
 
 def _wrap_huggingface(options: Mapping[str, Any], module: Any) -> None:
-    """Of transformers.trainer: `train` adds the callback first, and goes on from the newest checkpoint where it has to."""
+    """`train` adds the callback first, and goes on from the newest checkpoint where it must."""
     train = module.Trainer.train
 
     @functools.wraps(train)
@@ -80,13 +82,48 @@ def _add_callback(trainer: Any, options: Mapping[str, Any]) -> None:
     from trainer_hooks.integrations.huggingface import StabilityCallback
 
     if not any(isinstance(one, StabilityCallback) for one in trainer.callback_handler.callbacks):
-        trainer.add_callback(StabilityCallback(trainer, **{k: v for k, v in options.items() if k != "resume"}))
+        trainer.add_callback(StabilityCallback(trainer, **_of_callback(options)))
+
+
+def _wrap_lightning(options: Mapping[str, Any], module: Any) -> None:
+    """As of Hugging Face: `fit` adds the callback, and goes on from the newest checkpoint."""
+    fit = module.Trainer.fit
+
+    @functools.wraps(fit)
+    def watched(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        with _or_say("watch this training"):
+            from trainer_hooks.integrations.lightning import StabilityCallback
+
+            if not any(isinstance(one, StabilityCallback) for one in trainer.callbacks):
+                trainer.callbacks.insert(0, StabilityCallback(**_of_callback(options)))
+            if len(args) <= _CKPT_PATH and kwargs.get("ckpt_path") is None and _starts_from_newest(options):
+                kwargs["ckpt_path"] = "last"  # Lightning's own word; without a last.ckpt it begins anew, and says so
+        return fit(trainer, *args, **kwargs)
+
+    module.Trainer.fit = watched
+
+
+_CKPT_PATH = 4
+"""Place of ckpt_path among the arguments of `fit`: model, three of data, ckpt_path."""
+
+_WRAPS = {
+    "transformers.trainer": _wrap_huggingface,
+    "lightning.pytorch.trainer.trainer": _wrap_lightning,
+    "pytorch_lightning.trainer.trainer": _wrap_lightning,
+}
+
+
+def _of_callback(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "resume"}
 
 
 def _goes_on(output_dir: str, options: Mapping[str, Any]) -> bool:
+    return _starts_from_newest(options) and any(path.is_dir() for path in Path(output_dir).glob("checkpoint-[0-9]*"))
+
+
+def _starts_from_newest(options: Mapping[str, Any]) -> bool:
     """Whether a training that was not told to resume does: sentinel has restarted it, or the user said so."""
-    told = options.get("resume") or _STARTED_BY_SENTINEL in os.environ
-    return bool(told) and any(path.is_dir() for path in Path(output_dir).glob("checkpoint-[0-9]*"))
+    return bool(options.get("resume")) or _STARTED_BY_SENTINEL in os.environ
 
 
 @contextmanager
