@@ -17,6 +17,8 @@ For a GPT of 10M, 124M and 1.3B parameters, whose AdamW has made two steps, in m
 - `logits`: what the reference GPT's `report_logits` costs where it is read: the largest attention logit of each layer
   (the last 32 positions) and the largest output logit (every fourth position) of one micro-batch, every K steps. On a
   CPU these, qk_clip's, and the steps that they are a share of, are times of the processor.
+- `forms`, on a CPU: what the hook's calls take of the training thread in a step, attached to a plain loop and to a
+  DeepSpeed engine (ZeRO 0, fp32), which train the same GPT by turns; the gradient's norm included.
 - `qk_clip`: what the rung of that name costs at each step: the largest logit of each head over all pairs of positions,
   and the scaling of the query and key weights.
 
@@ -48,6 +50,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.timing import by_the_clock, launched, on_the_device
+from benchmarks.hook_cost_forms import form_costs
 from trainer_hooks.gpt.model import GPT, Block, Shape
 from trainer_hooks.qk_clip import Attention, AttentionOverride
 from trainer_hooks.sample.logits import Logits, largest_magnitude
@@ -70,6 +73,9 @@ CONSTANTS = [AdamConstants(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, st
 WITH_A_STEP, V_ALONE = 5.0, 2.3
 """Times the parameters' bytes: parameters, gradients, m, v and its flat copy; or v, its flat copy and temporaries."""
 
+
+WITH_FORMS, FORM_STEPS = 12.0, 8
+"""Two trainings beside what is there, and how many steps of each."""
 
 STEPS = 3
 """A step takes hundreds of times as long as what it is compared with, and varies less."""
@@ -269,6 +275,7 @@ def row(name: str, device: torch.device, repetitions: int) -> dict[str, Any] | N
         "host_ms": launched(timed[chosen], repetitions) if device.type == "cuda" else None,
         "best_ms": {what: min(times) for what, times in took.items()},
         "peer_has": "v, m and parameters" if state.m is not None else "v alone",
+        "forms": form_costs(*SHAPES[name], FORM_STEPS) if device.type == "cpu" and room > WITH_FORMS else {},
         "more_ms": {what.removeprefix("more "): took for what, took in ms.items() if what.startswith("more ")},
     }
 
@@ -325,6 +332,12 @@ def show(answer: dict[str, Any]) -> None:
             print(f"{of['name']:>7} {'logits':>20} {logits['logits_ms']:10.3f} {shares}")
             share = 100 * logits["qk_clip_ms"] / logits["step_ms"]
             print(f"{of['name']:>7} {'qk_clip, every step':>20} {logits['qk_clip_ms']:10.3f}   +{share:.4f} %")
+    print("\nthe hook's calls in a step, by what it is attached to: ms, % of the step")
+    for of in answer["rows"]:
+        for form, took in of["forms"].items():
+            print(
+                f"{of['name']:>7} {form:>20} {took['hook_ms']:10.3f}   {100 * took['hook_ms'] / took['step_ms']:.3f} %"
+            )
     if answer["attach"]:
         print("\nonce, at attach: " + ", ".join(f"{what} {s:.2f}" for what, s in answer["attach"].items()))
     for name in answer["left_out"]:

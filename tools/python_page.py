@@ -14,7 +14,9 @@ Documented = ast.ClassDef | ast.FunctionDef
 HOOKS = Path(__file__).parents[1] / "trainer_hooks"
 # (where a program imports it from, file, public names)
 API = (
-    ("trainer_hooks", "hook.py", ("attach", "Hook")),
+    ("trainer_hooks", "attaching.py", ("attach",)),
+    ("trainer_hooks", "hook.py", ("Hook",)),
+    ("trainer_hooks", "start_decisions.py", ("decisions", "StartDecisions")),
     ("trainer_hooks", "export/exporter.py", ("ExporterSettings",)),
     ("trainer_hooks.huggingface", "integrations/huggingface.py", ("StabilityCallback",)),
     ("What the callback applies of overrides.json", "integrations/huggingface_applied.py", ()),

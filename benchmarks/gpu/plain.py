@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -14,7 +13,6 @@ from torch import Tensor
 from sentinel.vocabulary.sample import Sample
 from trainer_hooks import attach
 from trainer_hooks.gpt.model import GPT, Shape
-from trainer_hooks.integrations.accelerate_engine import AccelerateEngine
 
 from .watched import logits_to
 
@@ -39,35 +37,18 @@ def tokens_of(step: int, rank: int, device: str) -> Tensor:
 
 
 class PlainTraining:
-    """Calls the hook as the integrations do where accelerate trains without DeepSpeed; all five calls of a step."""
+    """A loop that averages the gradients over the ranks itself."""
 
     def __init__(self, device: str, *, interval_steps: int = 2) -> None:
         self.device = device
         self.samples: list[Sample] = []
+        self.made = 0  # steps
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.model = small_gpt().to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self._accelerator = SimpleNamespace(
-            device=torch.device(device),
-            num_processes=self.world,
-            distributed_type="NO" if self.world == 1 else "MULTI_GPU",
-            mixed_precision="no",
-            optimizer_step_was_skipped=False,
-            unwrap_model=lambda model: model,
-            backward=lambda loss: loss.backward(),
-            clip_grad_norm_=lambda *_: None,
-        )
-        self.engine: Any = AccelerateEngine(
-            SimpleNamespace(
-                accelerator=self._accelerator,
-                args=SimpleNamespace(max_grad_norm=0.0, gradient_accumulation_steps=1, train_batch_size=4),
-                model_wrapped=self.model,
-                optimizer=self.optimizer,
-                state=SimpleNamespace(global_step=0),
-            )
-        )
         self.hook = attach(
-            self.engine,
+            model=self.model,
+            optimizer=self.optimizer,
             state_dir=tempfile.mkdtemp(),
             interval_steps=interval_steps,
             on_sample=self.samples.append,
@@ -90,16 +71,21 @@ class PlainTraining:
                 gradient.copy_(part.view_as(gradient))
 
     def steps(self, count: int, *, update: bool = True, each: Callable[[float], None] = lambda _: None) -> None:
-        """Trains on; `each` gets the rank's own loss after each step, which it fetches from the device."""
+        """Trains on, without `update` by steps that change nothing; `each` gets the rank's own loss after each step,
+        which it fetches from the device."""
         for _ in range(count):
-            tokens = tokens_of(self.engine.global_steps + 1, self.rank, self.device)
+            self.made += 1
+            tokens = tokens_of(self.made, self.rank, self.device)
             self.hook.batch_seen(tokens)
             loss = self.model(tokens)
-            self._accelerator.backward(loss)
+            self.hook.loss(loss)
+            loss.backward()
             self._average_gradients()
-            self.engine.update_coming()
-            if update:
-                self.optimizer.step()
+            self.hook.gradients_whole()
+            (group,) = self.optimizer.param_groups
+            parameters = group["params"]
+            group["params"] = parameters if update else []
+            self.optimizer.step()
+            group["params"] = parameters
             self.optimizer.zero_grad()
-            self.engine.update_made()
             each(float(loss.detach()))
