@@ -63,6 +63,7 @@ class StabilityCallback(Callback):  # type: ignore[misc]  # lightning is no requ
         self._seqlen: int | None = None  # of the last batch
         self._left: dict[str, Any] = {}  # what the checkpoint that was loaded holds of us
         self._step = 0
+        self._saves_of: Any = None  # the trainer whose saves are reported
 
     # -- a training's beginning and end
 
@@ -90,9 +91,10 @@ class StabilityCallback(Callback):  # type: ignore[misc]  # lightning is no requ
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Reports the end of fit, planned or by a request."""
-        at, planned = int(trainer.global_step), _total(trainer)
-        whole = planned is None or at >= planned
-        self._end(self._stopped or ("finished" if whole else f"stopped: at step {at} of {planned}"))
+        with self._guard("report the end"):
+            at, planned = int(trainer.global_step), _total(trainer)
+            whole = planned is None or at >= planned
+            self._end(self._stopped or ("finished" if whole else f"stopped: at step {at} of {planned}"))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Reports an error that ends fit."""
@@ -182,6 +184,7 @@ class StabilityCallback(Callback):  # type: ignore[misc]  # lightning is no requ
             if getattr(saves, "dirpath", None):
                 self.hook.saves_to(saves.dirpath)
             _after_each_save(trainer, self._saved)
+            self._saves_of = trainer
 
     def _saved(self, path: Any) -> None:
         with self._guard("report the checkpoint"):
@@ -202,6 +205,9 @@ class StabilityCallback(Callback):  # type: ignore[misc]  # lightning is no requ
         requests, self._requests = self._requests, None
         if requests is not None:
             requests.close()
+        if self._saves_of is not None:
+            self._saves_of.__dict__.pop("save_checkpoint", None)
+            self._saves_of = None
         if hook is not None:
             hook.close(reason)
 
