@@ -15,7 +15,7 @@ import pytest
 
 from sentinel.adapters.checkpoints.layouts import recognise
 from sentinel.vocabulary.overrides import CHANGES
-from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample, Validation
+from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample, StateLoaded, StateSaved, Validation
 from tests.adapters.pagers import free_port
 from tests.hooks.trainer import losses, records, starts
 
@@ -51,6 +51,22 @@ def samples(output: Path, attempt: int) -> list[Sample]:
 
 def printed_losses(stdout: str) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)$", stdout, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("sharding", ["--ddp", "--fsdp"])
+def test_a_plain_loop_goes_on_from_its_checkpoint_with_the_state_that_was_saved(tmp_path: Path, sharding: str) -> None:
+    output = tmp_path / "out"
+    for steps in ("3", "5"):
+        ran("plain_pytorch.py", output, "--steps", steps, "--save-every", "2", "--accumulate", "2", sharding, ranks=2)
+    first, second = starts(output)
+    assert (first.resumed_from, second.resumed_from, second.parent_attempt) == (None, 2, 1)
+    assert {"lr", "seed", "clip_grad", "reset_moments"} <= set(second.applies or ())
+    assert [s.global_step for s in samples(output, 2)] == [3, 4, 5]
+    assert [s.batch_digest for s in samples(output, 2)][0] == samples(output, 1)[2].batch_digest
+    saved = next(r for r in records(output) if isinstance(r, StateSaved))
+    loaded = next(r for r in records(output) if isinstance(r, StateLoaded))
+    assert (loaded.adam_variance_l1, loaded.adam_step) == (saved.adam_variance_l1, 2)
+    assert loaded.layer_param_norm == saved.layer_param_norm
 
 
 @pytest.mark.parametrize(("ranks", "zero"), [(1, 0), (2, 2)])

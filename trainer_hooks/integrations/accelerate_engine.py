@@ -34,6 +34,8 @@ class AccelerateEngine(TorchEngine):
             scaler=getattr(trainer.accelerator, "scaler", None),
             step=int(trainer.state.global_step),
         )
+        self.module = self._accelerator.unwrap_model(trainer.model_wrapped)
+        self.dp_world_size = int(self._accelerator.num_processes)
         self._configured_clipping = trainer.args.max_grad_norm
 
     def watched_by(self, hook: StepHook) -> None:

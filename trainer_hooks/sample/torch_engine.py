@@ -37,10 +37,6 @@ class Optimizers:
     def param_groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
-    @property
-    def state(self) -> dict[Any, Any]:
-        return {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
-
 
 def optimizer_of(given: Any) -> Any:
     """The optimizer itself, or `Optimizers` of several, without what wraps them (Lightning, accelerate)."""
@@ -101,7 +97,6 @@ class TorchEngine:
         self._coming = self._skipped = False
         self._stepped: set[int] = set()  # ids of the optimizers that have made the update under way
         self._micro_batches = self._expected = 0  # of the step under way, and of the one before
-        self._whole = False  # whether the gradients were whole at the end of a backward pass of this step
 
     # -- the hook's place
 
@@ -139,7 +134,8 @@ class TorchEngine:
             with hook.guard("see what the scaler has done"):
                 scale = self._scale()
                 # an optimizer that takes the scale itself (fused) is called even where it skips
-                self._skipped = not self._stepped or scale < self.gradient_scale
+                fused = any(getattr(one, "_step_supports_amp_scaling", False) for one in self._optimizers())
+                self._skipped = not self._stepped or (fused and scale < self.gradient_scale)
                 if self._micro_batches:
                     self._made()
                 self.gradient_scale = scale
@@ -180,27 +176,26 @@ class TorchEngine:
         Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _backward_ended(self) -> None:
-        if self._averages and self._may_be_last():
-            self.gradients_whole()
+        if (hook := self._hook) is not None:
+            with hook.guard("take the gradient's norm"):
+                if self._averages and self._may_be_last():
+                    hook.gradients_whole()
 
     def _may_be_last(self) -> bool:
         """Whether this micro-batch may be the step's last: the step before had as many."""
         return self._micro_batches >= self._expected
 
-    def gradients_whole(self) -> None:
-        """The gradients are those of the step, on all ranks, and not clipped yet."""
-        if self._hook is not None:
-            self._hook.gradients_whole()
-
     def _update_comes(self, *_: Any) -> None:
-        if self._hook is not None and not self._coming:
+        if (hook := self._hook) is not None and not self._coming:
             self._coming = True
-            self._hook.update_coming()
+            with hook.guard("look before the step"):
+                hook.update_coming()
 
     def _update_was_made(self, optimizer: Any, *_: Any) -> None:
         self._stepped.add(id(optimizer))
-        if self.scaler is None and len(self._stepped) == len(self._optimizers()):
-            self._made()
+        if (hook := self._hook) is not None and self.scaler is None and len(self._stepped) == len(self._optimizers()):
+            with hook.guard("measure the step"):
+                self._made()
 
     def _made_by_some(self) -> None:
         """Of several optimizers not all have made the last update: it is told of before the next one begins."""
