@@ -62,7 +62,7 @@ def test_a_plain_loop_goes_on_from_its_checkpoint_with_the_state_that_was_saved(
     assert (first.resumed_from, second.resumed_from, second.parent_attempt) == (None, 2, 1)
     assert {"lr", "seed", "clip_grad", "reset_moments"} <= set(second.applies or ())
     assert [s.global_step for s in samples(output, 2)] == [3, 4, 5]
-    assert [s.batch_digest for s in samples(output, 2)][0] == samples(output, 1)[2].batch_digest
+    assert next(s.batch_digest for s in samples(output, 2)) == samples(output, 1)[2].batch_digest
     saved = next(r for r in records(output) if isinstance(r, StateSaved))
     loaded = next(r for r in records(output) if isinstance(r, StateLoaded))
     assert (loaded.adam_variance_l1, loaded.adam_step) == (saved.adam_variance_l1, 2)
