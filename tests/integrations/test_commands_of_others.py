@@ -56,7 +56,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     for name, value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}.items():
         monkeypatch.setenv(name, value)
     made = [python, ROOT / "tests" / "integrations" / "tiny_model.py", tmp_path]
-    subprocess.run(made, check=True, capture_output=True, timeout=120)
+    subprocess.run(made, check=True, capture_output=True, timeout=300)
     for name, settings in {"trl": TRL, "llamafactory": LLAMAFACTORY}.items():
         lines = (f"{key}: {value}\n" for key, value in (SETTINGS | settings).items())
         (tmp_path / f"{name}.yaml").write_text("".join(lines))

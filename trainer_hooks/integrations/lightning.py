@@ -51,7 +51,7 @@ class StabilityCallback(Callback):  # type: ignore[misc]  # lightning is no requ
         super().__init__()
         self.hook: Hook | None = None  # From the beginning of a training to its end
         self._guard = Guard()
-        self._place = {"run": run, "state_dir": state_dir}
+        self._place: dict[str, Any] = {"run": run, "state_dir": state_dir}
         self._attach_options = {"trainer": _TRAINER, **attach_options}
         self._warmup_steps = warmup_steps
         self._validation_metric = validation_metric
@@ -86,7 +86,7 @@ class StabilityCallback(Callback):  # type: ignore[misc]  # lightning is no requ
                 trainer.gradient_clip_val = decided.clip(float(trainer.gradient_clip_val or 0.0)) or None
         with self._guard("attach") if nothing else nullcontext():
             self._attach(trainer, decided)
-        folder = state_folder(self._place["state_dir"], str(self._place["run"]))
+        folder = state_folder(self._place["state_dir"], self._place["run"])
         self._requests, self._stopped = StepRequests.of_training(folder, self._guard, {}), None
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
