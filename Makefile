@@ -10,7 +10,7 @@ WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test check rest full soak wandb bench gpu mutants chart pages panels site clean
+.PHONY: setup demo test check rest full soak wandb trl llamafactory bench gpu mutants chart pages panels site clean
 
 setup: $(STAMP)
 
@@ -34,7 +34,7 @@ check:
 	@echo "==> tests of the first tier, on $(WORKERS) workers: about ten minutes on two cores"
 	@$(PYTEST) -m 'not full and not soak'
 
-rest: setup wandb # the second tier without the first: with `make test` before it, `make full`
+rest: setup wandb trl llamafactory # the second tier without the first: with `make test` before it, `make full`
 	@echo "==> tests of the second tier, on $(WORKERS) workers: about half an hour to forty minutes on two cores"
 	@$(PYTEST) -m 'full and not soak'
 
@@ -48,6 +48,16 @@ wandb: # the tests that need W&B's client, in an environment without the trainer
 	@test -x .venv-wandb/bin/python || $(PYTHON) -m venv .venv-wandb
 	@.venv-wandb/bin/pip install -q -c constraints.txt -e '.[daemon,wandb]' pytest pytest-timeout hypothesis
 	@.venv-wandb/bin/python -m pytest tests/adapters/test_wandb_against_a_stub.py tests/adapters/test_wandb_branches.py tests/sources/test_wandb_file.py
+
+trl llamafactory: %: .venv-%/installed # programs of others that the second tier trains with, each in its environment
+
+.venv-%/installed: tests/integrations/%.txt
+	@echo "==> $* in .venv-$*: about a minute"
+	@$(PYTHON) -m venv --clear .venv-$*
+	@.venv-$*/bin/pip install -q -c constraints.txt torch
+	@.venv-$*/bin/pip install -q --no-deps -r $<
+	@rm -f .venv-$*/lib/python*/site-packages/torchaudio/lib/*.so # built for CUDA: torch for the CPU can't load them
+	@touch $@
 
 bench: setup
 	@for program in benchmarks/*.py; do $(BIN)/python $$program; done
