@@ -15,6 +15,7 @@ from sentinel.plan.incident.incident import Event, Rollback
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.starts.audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
 from sentinel.plan.starts.checks import audit
+from sentinel.plan.starts.epochs import stops_before
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
@@ -89,9 +90,8 @@ def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
     trail.foresee(at, foreseen(parent, at))
     layers = next((one for one in parent.layers if one.global_step == at), None)
     saved = next((one for one in reversed(parent.states) if one.global_step == at), None)
-    return Ancestor(
-        started=parent.started, recent=tuple(recent), later=tuple(later), layers=layers, saved=saved, trail=trail
-    )
+    known = {"started": parent.started, "recent": tuple(recent), "later": tuple(later), "layers": layers}
+    return Ancestor(**known, saved=saved, trail=trail, stops=stops_before(history, parent, at))
 
 
 def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:

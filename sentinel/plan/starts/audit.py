@@ -25,6 +25,7 @@ PARTLY, FIRST_MOMENT, ADAM_STEP = "weights partly loaded", "first moment not loa
 ROUNDED = "moments rounded"
 ACCUMULATION, PART = "accumulation changed", "part of a batch skipped"
 SKIPPED, REPLAYED, EPOCH = "samples skipped", "samples replayed", "data from epoch start"
+NEXT_EPOCH = "epoch skipped"
 SPOILS = frozenset(
     {WRONG, SHARD, MOMENTS, SHARDS, LAYERS, PARTLY, FIRST_MOMENT, ADAM_STEP}
 )  # faults that make another model of what is saved next
@@ -91,6 +92,7 @@ class Ancestor:
     layers: LayerVariance | None = None  # after that step
     saved: StateSaved | None = None  # the state that was saved at that step; None from an older hook
     trail: Trail = field(default_factory=Trail)
+    stops: tuple[int, ...] = ()  # steps before it at which the run was saved or resumed, the last ones
 
     def at(self, step: int) -> Sample | None:
         return self.recent[-1] if self.recent and self.recent[-1].global_step == step else None

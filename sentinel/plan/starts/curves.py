@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from sentinel.plan.incident.incident import Proof
 from sentinel.plan.starts.audit import EPOCH, FIRST, PART, REPLAYED, SKIPPED, Ancestor, Start
+from sentinel.plan.starts.epochs import EPOCH_END, epoch_ended
 from sentinel.plan.starts.evidence import FIRST_STEPS, PRINTED
 from sentinel.plan.starts.proof import Check, confirmed, contradicted, silent
 from sentinel.vocabulary.codec import read
@@ -44,7 +45,7 @@ def data(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     if same and all(same):
         yield confirmed("data order")
     elif (shift := _shift(now, ancestor)) is not None:
-        yield _shifted(shift, ancestor, min(now))
+        yield _shifted(shift, ancestor, start)
     elif same and not any(same) and _as_many_ranks(start, ancestor):
         if len(same) == len(now) < _PART_STEPS and not start.over:
             yield silent("data order", f"its fault is named after {_PART_STEPS} steps")
@@ -96,13 +97,18 @@ def _periodic(shift: int, ancestor: Ancestor) -> bool:
     return bool(last) and all(ancestor.trail.digest(s.global_step + shift) == s.batch_digest for s in last)
 
 
-def _shifted(shift: int, ancestor: Ancestor, first: int) -> Check:
+def _shifted(shift: int, ancestor: Ancestor, start: Start) -> Check:
+    first = start.samples[0].global_step
     there = first + shift
     if shift > 0:
         why = f"step {first} is trained on the batch that step {there} was trained on: {shift} steps' data are skipped"
         return contradicted(SKIPPED, first, there, why)
-    fault = EPOCH if there == ancestor.trail.steps[0] else REPLAYED
-    return contradicted(fault, first, there, f"step {first} is trained on the batch of step {there} again")
+    again = f"step {first} is trained on the batch of step {there} again"
+    if there != ancestor.trail.steps[0]:
+        return contradicted(REPLAYED, first, there, again)
+    if (ended := epoch_ended(start, ancestor)) is None:
+        return silent(EPOCH_END, f"{again}; whether an epoch ended before it is not known")
+    return confirmed("data order") if ended else contradicted(EPOCH, first, there, again)
 
 
 def _as_many_ranks(start: Start, ancestor: Ancestor) -> bool:
