@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from sentinel.act.board import BoardReach
+from sentinel.act.data_account import EndAccount
 from sentinel.act.following import Following, References
 from sentinel.act.judge_cache import WHILE_READING, JudgeCache
 from sentinel.act.look import Look
@@ -81,6 +82,7 @@ class Observer:
         )
         self._quiet_s = thresholds.quiet_s or quiet_s_of(neighbours.checkpoints.files.path)
         self._board = BoardReach(neighbours.tensorboard)
+        self._end_account = EndAccount(neighbours.state_dir, source, name)
 
     @property
     def started(self) -> tuple[RunStarted, ...]:
@@ -304,6 +306,7 @@ class Observer:
             unavailable=unavailable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
+            unclosed=self._end_account.unclosed(self._history, attempt, run.incidents),
             job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, run.now_unix_s),
             **self._witnessing.times(
                 *(self._history, self._near.source_log, self._logs(jobs)),

@@ -11,6 +11,7 @@ from sentinel.act.kept_ancestor import KeptAncestor
 from sentinel.act.look import Look
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.account.lineage import foreseen
 from sentinel.plan.incident.incident import Event, Rollback
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.starts.audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
@@ -92,11 +93,6 @@ def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
     saved = next((one for one in reversed(parent.states) if one.global_step == at), None)
     known = {"started": parent.started, "recent": tuple(recent), "later": tuple(later), "layers": layers}
     return Ancestor(**known, saved=saved, trail=trail, stops=stops_before(history, parent, at))
-
-
-def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:
-    """The digests of the batches after step `at`, as they were reported when it was saved."""
-    return next((saved.next_batch_digests for saved in parent.saved if saved.global_step == at), ())
 
 
 def _being_replaced(attempt: Attempt, run: RunState) -> bool:

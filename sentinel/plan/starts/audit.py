@@ -49,6 +49,15 @@ class Trail:
         self.variances.append(-1.0 if variance is None else variance)
         self.lrs.append(-1.0 if lr is None else lr)
 
+    def note(self, sample: Sample) -> None:
+        """The step and its batch alone."""
+        self._add(sample.global_step, sample.batch_digest)
+
+    def cut(self, length: int) -> None:
+        """Takes back what was added after the first `length` steps."""
+        for column in (self.steps, self.digests, self.variances, self.lrs):
+            del column[length:]
+
     def foresee(self, step: int, digests: Iterable[int]) -> None:
         """What the steps after that one would be trained on, where they were not made."""
         for after, digest in enumerate(digests, step + 1):
