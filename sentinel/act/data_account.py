@@ -15,7 +15,7 @@ from sentinel.act.source import Source
 from sentinel.adapters.journal import Journals
 from sentinel.judge.history import Attempt, History
 from sentinel.plan.account.lineage import account_of
-from sentinel.plan.incident.incident import Incident
+from sentinel.plan.incident.incident import Incident, Rollback
 
 _LEAST_STEPS = 10_000  # fewer are read at once
 
@@ -34,33 +34,33 @@ class EndAccount:
         planned end. What `history.samples` raises."""
         if attempt is None or attempt.end_reason != "finished":
             return None
-        decided = [incident for incident in incidents if incident.rollbacks]
-        at = attempt.number, attempt.made, sum(len(incident.rollbacks) for incident in decided)
+        decided = [rollback for incident in incidents for rollback in incident.rollbacks]
+        at = attempt.number, attempt.made, len(decided)
         if self._known is None or self._known[0] != at:
             self._known = at, self._read(history, attempt, decided)
         return self._known[1]
 
-    def _read(self, history: History, attempt: Attempt, incidents: list[Incident]) -> str | None:
-        of = self._of(history, attempt, incidents)
+    def _read(self, history: History, attempt: Attempt, decided: list[Rollback]) -> str | None:
+        of = self._of(history, attempt, decided)
         if of is not None:
             try:
                 (kept,) = read_sealed(self._path, of)
                 return None if kept is None else str(kept)
             except (NotUsableError, ValueError, TypeError):
                 pass
-        account = account_of(history, attempt, incidents)
+        account = account_of(history, attempt, decided)
         why = None if account.closes else account.why
         if of is not None:
             write_sealed(self._path, of, [why])
         return why
 
-    def _of(self, history: History, attempt: Attempt, incidents: list[Incident]) -> bytes | None:
+    def _of(self, history: History, attempt: Attempt, decided: list[Rollback]) -> bytes | None:
         """What the answer follows from: the journals, up to where they were read; None where it is not worth while, or
         they can't be read."""
         descent = [(one.number, until) for one, until in history.descent(attempt)]
         if self._journals is None or sum(history.attempts[number].made for number, _ in descent) < _LEAST_STEPS:
             return None
-        line, rollbacks = {number for number, _ in descent}, [r.id for i in incidents for r in i.rollbacks]
+        line, rollbacks = {number for number, _ in descent}, [rollback.id for rollback in decided]
         try:
             read = [
                 (name, digest_of_journal(self._journals.folder / name, place.offset))

@@ -11,12 +11,11 @@ from sentinel.act.kept_ancestor import KeptAncestor
 from sentinel.act.look import Look
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.account.lineage import foreseen
 from sentinel.plan.incident.incident import Event, Rollback
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.starts.audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
 from sentinel.plan.starts.checks import audit
-from sentinel.plan.starts.epochs import stops_before
+from sentinel.plan.starts.epochs import foreseen, stops_before
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 

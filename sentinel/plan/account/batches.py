@@ -53,7 +53,8 @@ class Batches:
             return total, 0
         meant, known = self._in_other_epochs(before, after, epoch_samples)
         for begin, end in self._replays:
-            known |= (after >= begin) & (after < (len(self) if end is None else end))
+            forced = (before < begin) & (after >= begin) & (after < (len(self) if end is None else end))
+            meant, known = meant & ~forced, known | forced
         if not known.all():
             return None
         again = int(sizes[after[~meant]].sum(dtype=np.int64))
@@ -62,17 +63,19 @@ class Batches:
     def _in_other_epochs(
         self, before: NDArray[np.int64], after: NDArray[np.int64], epoch_samples: int | None
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """(meant, known) of each pair: by the count of epochs, else by whole epochs that lie between, each of which may
-        be short of a batch."""
+        """(meant, known) of each pair: by the count of epochs, else by where an epoch ends, and by the samples that lie
+        between: whole epochs, each of which may be short of a batch, or more than one."""
         count, ends = np.frombuffer(self._epochs, np.float32), np.frombuffer(self._ends, np.int64)
         counted = (count[before] >= 0) & (count[after] >= 0)
         whole = np.ceil(count - 1e-4) if self._in_fractions else count
         meant, known = counted & (whole[before] != whole[after]), counted
         if epoch_samples is not None:
             placed = (ends[before] >= 0) & (ends[after] >= 0) & ~counted
-            apart = (ends[after] - ends[before]).astype(np.float64)
-            passes = np.maximum(1, np.round(apart / epoch_samples)) if epoch_samples else np.full(len(apart), np.inf)
-            sizes = np.frombuffer(self._sizes, np.int32)[after]
-            between = np.abs(apart - passes * epoch_samples) < (passes + 1) * sizes if epoch_samples else placed & False
-            meant, known = np.where(placed, between, meant), known | placed
+            known = known | placed
+            if epoch_samples:
+                apart, sizes = ends[after] - ends[before], np.frombuffer(self._sizes, np.int32)[after]
+                passes = np.maximum(1, (apart + epoch_samples // 2) // epoch_samples)
+                between = np.abs(apart - passes * epoch_samples) < (passes + 1) * sizes
+                crossed = (ends[before] - 1) // epoch_samples < (ends[after] - 1) // epoch_samples
+                meant = meant | (placed & (between | crossed))
         return meant, known

@@ -1,4 +1,4 @@
-"""account_of(history, attempt, incidents): the account of an attempt and of all that it goes on from."""
+"""account_of(history, attempt, rollbacks): the account of an attempt and of all that it goes on from."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sentinel.judge.history import Attempt, History
 from sentinel.plan.account.account import Account, Fault, Ledger
-from sentinel.plan.incident.incident import Incident, Proof, Rollback
+from sentinel.plan.incident.incident import Proof, Rollback
 from sentinel.plan.starts.audit import EPOCH, FIRST, NEXT_EPOCH, RECENT, REPLAYED, SKIPPED, Ancestor, Start, Trail
 from sentinel.plan.starts.checks import position
 from sentinel.plan.starts.curves import data
-from sentinel.plan.starts.epochs import epochs, stops_before
+from sentinel.plan.starts.epochs import epochs, foreseen, stops_before
 from sentinel.plan.starts.evidence import FIRST_STEPS
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
@@ -19,9 +19,10 @@ OF_THE_DATA = frozenset({EPOCH, NEXT_EPOCH, REPLAYED, SKIPPED})
 """Faults of a start after which samples were trained on again, or left out. In another order all may yet come once."""
 
 
-def account_of(history: History, attempt: Attempt, incidents: Iterable[Incident] = ()) -> Account:
-    """Reads the samples of the lineage once, in order. What `history.samples` raises."""
-    reading = _Reading(history, {r.id: r for incident in incidents for r in incident.rollbacks})
+def account_of(history: History, attempt: Attempt, rollbacks: Iterable[Rollback] = ()) -> Account:
+    """Reads the samples of the lineage once, in order; what one of the rollbacks has decided is no fault. What
+    `history.samples` raises."""
+    reading = _Reading(history, {rollback.id: rollback for rollback in rollbacks})
     for one, until in history.descent(attempt):
         reading.take(one, until)
     return reading.ledger.account(reading.faults)
@@ -104,8 +105,3 @@ class _Reading:
         self.ledger.push(sample)
         self._trail.note(sample)
         self._recent.append(sample)
-
-
-def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:
-    """The digests of the batches after step `at`, as they were reported when it was saved."""
-    return next((saved.next_batch_digests for saved in parent.saved if saved.global_step == at), ())

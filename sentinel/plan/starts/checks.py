@@ -53,7 +53,7 @@ from sentinel.plan.starts.audit import (
 from sentinel.plan.starts.compared.losses import gradient, loss
 from sentinel.plan.starts.compared.state import state
 from sentinel.plan.starts.curves import data, learning_rate
-from sentinel.plan.starts.epochs import EPOCH_END, epochs
+from sentinel.plan.starts.epochs import EPOCH_END, epoch_samples, epochs
 from sentinel.plan.starts.evidence import FIRST_STEPS, Evidence
 from sentinel.plan.starts.proof import Check, confirmed, contradicted, outcome, prove, silent
 from sentinel.vocabulary.training_settings import difference, settings_of
@@ -100,13 +100,27 @@ def position(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield silent("position", "the batch has changed in steps that are not reported")
         return
     begun, skips = first.consumed_samples - made * first.global_batch_samples, bool(start.started.skipped_samples)
-    if begun < before:
+    if made > 1 and abs(begun - before) < first.global_batch_samples:
+        yield silent("position", "how large the batches were that are not reported is not known")
+    elif begun < before:
         why = f"{before} samples were consumed at step {at}, and it goes on from sample {begun}"
         yield contradicted(EPOCH if begun == 0 else REPLAYED, before, begun, why)
     elif begun > before and not skips and "skip_samples" not in start.decided:
-        yield contradicted(SKIPPED, before, begun, f"{begun - before} samples after step {at} were not trained on")
+        yield _passed_over(start, ancestor, before, begun)
     else:
         yield confirmed("position")
+
+
+def _passed_over(start: Start, ancestor: Ancestor, before: int, begun: int) -> Check:
+    """Less than a batch at an epoch's end is what drop_last leaves out, where it is counted."""
+    first, length = start.samples[0], epoch_samples(start, ancestor)
+    if begun - before < (first.global_batch_samples or 0) and length != 0:
+        if length is None:
+            return silent("position", "less than a batch was passed over, and the length of an epoch is not reported")
+        if before // length < (first.consumed_samples or 0) // length:
+            return confirmed("position")
+    why = f"{begun - before} samples after step {start.resumed_from} were not trained on"
+    return contradicted(SKIPPED, before, begun, why)
 
 
 def override(start: Start, ancestor: Ancestor) -> Iterator[Check]:

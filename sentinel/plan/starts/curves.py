@@ -104,9 +104,11 @@ def _shifted(shift: int, ancestor: Ancestor, start: Start) -> Check:
         why = f"step {first} is trained on the batch that step {there} was trained on: {shift} steps' data are skipped"
         return contradicted(SKIPPED, first, there, why)
     again = f"step {first} is trained on the batch of step {there} again"
+    ended = epoch_ended(start, ancestor)
     if there != ancestor.trail.steps[0]:
-        return contradicted(REPLAYED, first, there, again)
-    if (ended := epoch_ended(start, ancestor)) is None:
+        chance = silent("data order", f"{again}; an epoch ended before it")
+        return chance if ended else contradicted(REPLAYED, first, there, again)
+    if ended is None:
         return silent(EPOCH_END, f"{again}; whether an epoch ended before it is not known")
     return confirmed("data order") if ended else contradicted(EPOCH, first, there, again)
 

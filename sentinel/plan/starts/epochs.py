@@ -30,6 +30,18 @@ def stops_before(history: History, parent: Attempt, at: int) -> tuple[int, ...]:
     return tuple(sorted(steps)[-_MOST_STOPS:])
 
 
+def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:
+    """The digests of the batches after step `at`, as they were reported when it was saved."""
+    return next((saved.next_batch_digests for saved in parent.saved if saved.global_step == at), ())
+
+
+def epoch_samples(start: Start, ancestor: Ancestor) -> int | None:
+    """As the attempt reports it, else the one before; 0 for a stream, None where neither does."""
+    if start.started.epoch_samples is None and ancestor.started is not None:
+        return ancestor.started.epoch_samples
+    return start.started.epoch_samples
+
+
 def epoch_ended(start: Start, ancestor: Ancestor) -> bool | None:
     """Whether an epoch ended at the checkpoint; None where nothing tells. What the trainer says of its epochs comes
     before what its batches show."""
@@ -84,9 +96,7 @@ def _step_of(samples: Sequence[Sample]) -> float:
 def _by_length(start: Start, ancestor: Ancestor) -> bool | None:
     """By the samples of an epoch: at its end, or so near that no whole batch is left. Not where the batch has changed
     before: what drop_last has left out is then not known."""
-    length = start.started.epoch_samples
-    if length is None:
-        length = ancestor.started.epoch_samples if ancestor.started is not None else None
+    length = epoch_samples(start, ancestor)
     if length == 0:
         return False
     saved, at = ancestor.at(start.resumed_from), start.resumed_from
