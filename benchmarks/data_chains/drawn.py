@@ -125,8 +125,10 @@ def chain(seed: int, *, fault: str | None = None, shape: Shape | None = None) ->
             rollback = _decided(rng, loader, at, len(rollbacks))
             rollbacks.append(rollback)
         if fault is not None and attempt == 3:
-            made.faulty = attempt
+            stood = loader.epoch, loader.offset % drawn.samples
             _break(loader, fault)
+            changed = at and stood != (loader.epoch, loader.offset % drawn.samples)
+            made.faulty = attempt if changed else None
         first = None if drawn.position == "none" else _position(drawn, loader, at + 1, before=True)
         made.records.append(
             RunStarted(

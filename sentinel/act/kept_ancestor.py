@@ -69,4 +69,4 @@ class KeptAncestor:
 
 
 def _columns(trail: Trail) -> list[array[int] | array[float]]:
-    return [trail.steps, trail.digests, trail.variances, trail.lrs]
+    return [trail.steps, trail.digests, trail.variances, trail.lrs, trail.epochs]

@@ -48,11 +48,8 @@ def data(
     chosen = standing_attempt(history, incidents) if attempt is None else history.attempts.get(attempt)
     if chosen is None and attempt is not None:
         raise ConfigError(f"{config.run.name} has no attempt {attempt}")
-    account = (
-        Account(attempts=())
-        if chosen is None
-        else account_of(history, chosen, [r for one in incidents for r in one.rollbacks])
-    )
+    rollbacks = [rollback for incident in incidents for rollback in incident.rollbacks]
+    account = Account(attempts=()) if chosen is None else account_of(history, chosen, rollbacks)
     if as_json:
         print_json(_document(config.run.name, account))
     else:

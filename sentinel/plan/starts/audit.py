@@ -32,30 +32,38 @@ SPOILS = frozenset(
 
 
 class Trail:
-    """Every step that the run made before: by it, what comes again is recognised. 32 bytes a step."""
+    """Every step that the run made before: by it, what comes again is recognised. 36 bytes a step."""
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self.steps, self.digests = array("q"), array("q")
-        self.variances, self.lrs = array("d"), array("d")
+        self.variances, self.lrs, self.epochs = array("d"), array("d"), array("f")
         for sample in samples:
             self.add(sample)
 
     def add(self, sample: Sample) -> None:
-        self._add(sample.global_step, sample.batch_digest, sample.adam_variance_l1, sample.lr)
+        self._add(sample.global_step, sample.batch_digest, sample.adam_variance_l1, sample.lr, sample.epoch)
 
-    def _add(self, step: int, digest: int | None, variance: float | None = None, lr: float | None = None) -> None:
+    def _add(
+        self,
+        step: int,
+        digest: int | None,
+        variance: float | None = None,
+        lr: float | None = None,
+        epoch: float | None = None,
+    ) -> None:
         self.steps.append(step)
+        self.epochs.append(-1.0 if epoch is None else epoch)
         self.digests.append(-1 if digest is None else digest)
         self.variances.append(-1.0 if variance is None else variance)
         self.lrs.append(-1.0 if lr is None else lr)
 
     def note(self, sample: Sample) -> None:
-        """The step and its batch alone."""
-        self._add(sample.global_step, sample.batch_digest)
+        """The step, its batch and its epoch alone."""
+        self._add(sample.global_step, sample.batch_digest, epoch=sample.epoch)
 
     def cut(self, length: int) -> None:
         """Takes back what was added after the first `length` steps."""
-        for column in (self.steps, self.digests, self.variances, self.lrs):
+        for column in (self.steps, self.digests, self.variances, self.lrs, self.epochs):
             del column[length:]
 
     def foresee(self, step: int, digests: Iterable[int]) -> None:
@@ -71,6 +79,10 @@ class Trail:
     def digest(self, step: int) -> int | None:
         at = self._index(step)
         return self.digests[at] if at is not None and self.digests[at] >= 0 else None
+
+    def epoch(self, step: int) -> float | None:
+        at = self._index(step)
+        return self.epochs[at] if at is not None and self.epochs[at] >= 0 else None
 
     def _index(self, step: int) -> int | None:
         at = step - self.steps[0] if self.steps else -1  # as a rule the steps have no gaps

@@ -100,7 +100,7 @@ def position(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield silent("position", "the batch has changed in steps that are not reported")
         return
     begun, skips = first.consumed_samples - made * first.global_batch_samples, bool(start.started.skipped_samples)
-    if made > 1 and abs(begun - before) < first.global_batch_samples:
+    if made > 1 and 0 < abs(begun - before) < first.global_batch_samples:
         yield silent("position", "how large the batches were that are not reported is not known")
     elif begun < before:
         why = f"{before} samples were consumed at step {at}, and it goes on from sample {begun}"

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from sentinel.plan.incident.incident import Proof
 from sentinel.plan.starts.audit import EPOCH, FIRST, PART, REPLAYED, SKIPPED, Ancestor, Start
-from sentinel.plan.starts.epochs import EPOCH_END, epoch_ended
+from sentinel.plan.starts.epochs import EPOCH_END, epoch_ended, of_another_epoch
 from sentinel.plan.starts.evidence import FIRST_STEPS, PRINTED
 from sentinel.plan.starts.proof import Check, confirmed, contradicted, silent
 from sentinel.vocabulary.codec import read
@@ -106,8 +106,9 @@ def _shifted(shift: int, ancestor: Ancestor, start: Start) -> Check:
     again = f"step {first} is trained on the batch of step {there} again"
     ended = epoch_ended(start, ancestor)
     if there != ancestor.trail.steps[0]:
-        chance = silent("data order", f"{again}; an epoch ended before it")
-        return chance if ended else contradicted(REPLAYED, first, there, again)
+        if ended or of_another_epoch(start, ancestor, there):
+            return silent("data order", f"{again}, in another epoch")
+        return contradicted(REPLAYED, first, there, again)
     if ended is None:
         return silent(EPOCH_END, f"{again}; whether an epoch ended before it is not known")
     return confirmed("data order") if ended else contradicted(EPOCH, first, there, again)

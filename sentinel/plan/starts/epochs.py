@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -75,6 +76,18 @@ def epochs(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     fault = NEXT_EPOCH if skipped >= whole - _PRINTED else SKIPPED
     why = f"the trainer counts epoch {saved.epoch:g} at step {saved.global_step}, and {first.epoch:g} at step"
     yield contradicted(fault, saved.epoch, first.epoch, f"{why} {first.global_step}: {skipped:.2g} epochs are left out")
+
+
+def of_another_epoch(start: Start, ancestor: Ancestor, step: int) -> bool:
+    """Whether the first batch is of a later epoch than that earlier step's, by the trainer's count or by the samples
+    that lie between; False where neither tells."""
+    first, there, length = start.samples[0], ancestor.trail.epoch(step), epoch_samples(start, ancestor)
+    if there is not None and first.epoch is not None:
+        fractions = in_fractions([*ancestor.recent[-FIRST_STEPS:], *start.samples[:FIRST_STEPS]])
+        before, now = (math.ceil(e - 1e-4) if fractions else e for e in (there, first.epoch))
+        return before < now
+    batch = first.global_batch_samples
+    return bool(length and batch) and (first.global_step - step + 1) * (batch or 0) >= (length or 0)
 
 
 def in_fractions(samples: Sequence[Sample]) -> bool:
