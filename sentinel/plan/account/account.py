@@ -78,6 +78,8 @@ class Ledger:
         self._declared = 0  # samples that mitigations left out so far
         self._begins = False  # whether the next sample is an attempt's first
         self._backward = False
+        self._by_batches = True  # whether positions grow by a step's samples, as far as that was ever seen
+        self._grown = 0  # by the last step
 
     def begin(self, attempt: int, started: RunStarted | None) -> None:
         """Before the samples of an attempt."""
@@ -110,6 +112,9 @@ class Ledger:
         if end < begin:  # not counted over the run's life
             self._backward = True
             return
+        if made == 1 and not self._begins:
+            self._by_batches = end - begin == batch or (self._by_batches and self._grown > 0)
+            self._grown = end - begin
         left_out = max(0, end - begin - batch) if made == 1 else 0
         self._placed, self._passing = self._placed + 1, self._passing + (left_out > 0)
         if end > begin:
@@ -121,7 +126,8 @@ class Ledger:
         if started is not None and started.first_sample_index is not None and not started.from_arguments:
             return started.first_sample_index
         before = started.resumed_from or 0 if started is not None else sample.global_step - 1
-        return max(0, end - batch * max(1, min(made, sample.global_step - before)))
+        of_step = batch if self._by_batches else self._grown
+        return max(0, end - of_step * max(1, min(made, sample.global_step - before)))
 
     def account(self, faults: Sequence[Fault] = ()) -> Account:
         """As far as it was pushed."""

@@ -33,6 +33,7 @@ contradictions the likeliest cause is named: what was loaded comes before what f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from sentinel.plan.incident.baseline import baseline_of
@@ -99,6 +100,9 @@ def position(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     if made > 1 and saved is not None and saved.global_batch_samples not in (None, first.global_batch_samples):
         yield silent("position", "the batch has changed in steps that are not reported")
         return
+    if not _grows_by_batches(ancestor):
+        yield silent("position", "consumed samples do not grow by the samples of a step")
+        return
     begun, skips = first.consumed_samples - made * first.global_batch_samples, bool(start.started.skipped_samples)
     if made > 1 and 0 < abs(begun - before) < first.global_batch_samples:
         yield silent("position", "how large the batches were that are not reported is not known")
@@ -109,6 +113,17 @@ def position(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield _passed_over(start, ancestor, before, begun)
     else:
         yield confirmed("position")
+
+
+def _grows_by_batches(ancestor: Ancestor) -> bool:
+    """Whether consumed samples have grown by a step's samples at any of the last steps; True where none are at hand."""
+    pairs = [
+        (after.consumed_samples - before.consumed_samples, after.global_batch_samples)
+        for before, after in pairwise(ancestor.recent[-FIRST_STEPS:])
+        if before.consumed_samples is not None and after.consumed_samples is not None
+        if after.global_step == before.global_step + 1
+    ]
+    return not pairs or any(grown == batch for grown, batch in pairs)
 
 
 def _passed_over(start: Start, ancestor: Ancestor, before: int, begun: int) -> Check:
