@@ -79,15 +79,44 @@ def test_the_watch_alarms_at_the_first_steps_of_the_faulty_resume(tmp_path: Path
     assert told["reason"].startswith("data from epoch start: step 41 is trained on the batch of step 1 again")
 
 
+def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `sentinel data` and `sentinel status` say of a real trainer's run."""
+    (folder / "a.toml").write_text('[run]\nname = "a"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n')
+    documents = []
+    for command in ("data", "status"):
+        words = [sys.executable, "-m", "sentinel", command, "--json", "--run", "a.toml"]
+        ran = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, timeout=100, check=False)
+        documents.append(json.loads(ran.stdout))
+    return documents[0], documents[1]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("more", [(), ("--batch-size-warmup", "1", "1", "200", "--micro-batch", "1"), ("--zero", "2")])
 def test_a_chain_of_the_reference_trainer_closes(tmp_path: Path, more: tuple[str, ...]) -> None:
     for steps in (14, 26, 30, 47, 60, 72):  # five resumes, from saves at every tenth step and at one of these
         train(tmp_path, "--steps", str(steps), "--save-interval", "10", *more)
-    (tmp_path / "gpt.toml").write_text('[run]\nname = "gpt"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n')
-    words = [sys.executable, "-m", "sentinel", "data", "--json", "--run", "gpt.toml"]
-    ran = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, timeout=100, check=False)
-    account = json.loads(ran.stdout)
+    account, ended = told(tmp_path)
     assert (account["attempts"], account["faults"], account["closes"]) == ([1, 2, 3, 4, 5, 6], [], True)
     assert account["samples"]["once"] > 0
     assert {account["samples"][name] for name in ("again", "never", "out_of_order")} == {0}
+    assert ended["verdict"] == "finished"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("samples", "options"),
+    [
+        (24, ()),  # 12 steps an epoch: some resumes are at its end
+        (24, ("--save_strategy=epoch",)),
+        (23, ("--dataloader_drop_last", "--gradient_accumulation_steps=2")),
+    ],
+)
+def test_a_chain_of_hugging_faces_trainer_closes(tmp_path: Path, samples: int, options: tuple[str, ...]) -> None:
+    script = Path(__file__).with_name("huggingface_chain.py")
+    for after in (7, 14, 20, 25, 33, 40):
+        words = [sys.executable, str(script), str(tmp_path), str(after), str(samples), *options]
+        subprocess.run(words, env=environment(), capture_output=True, timeout=200, check=True)
+    account, ended = told(tmp_path)
+    assert (account["faults"], account["closes"]) == ([], True), account
+    assert (account["samples"]["again"], account["samples"]["out_of_order"]) == (0, 0)
+    assert ended["verdict"] == "finished"
