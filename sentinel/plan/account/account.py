@@ -14,7 +14,7 @@ _MOSTLY = 0.1  # share of the steps that may pass over samples which no mitigati
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class DataFault:
     """A start that did not go on with the data where its checkpoint stood."""
 
     attempt: int
@@ -44,7 +44,7 @@ class Account:
     positions: Counts | None = None  # by the consumed samples that the trainer reports; None where it does not
     batches: Counts | None = None  # by digests
     left_out: int = 0  # samples that mitigations left out: that is meant, and no fault
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[DataFault, ...] = ()
     unknown: tuple[str, ...] = ()  # what can't be said, and why
     not_finite: str | None = None  # why the end is no end, as a sentence; None where the last loss is a number
 
@@ -63,7 +63,7 @@ class Account:
         return "the account of the data closes"
 
 
-class Ledger:
+class DataLedger:
     """Takes the samples of a lineage in their order. Its memory grows by 24 bytes a step where digests are reported,
     and by nothing else: positions are intervals."""
 
@@ -129,7 +129,7 @@ class Ledger:
         of_step = batch if self._by_batches else self._grown
         return max(0, end - of_step * max(1, min(made, sample.global_step - before)))
 
-    def account(self, faults: Sequence[Fault] = ()) -> Account:
+    def account(self, faults: Sequence[DataFault] = ()) -> Account:
         """As far as it was pushed."""
         unknown = list[str]()
         positions, left_out = self._of_positions(unknown)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sentinel.judge.history import Attempt, History
-from sentinel.plan.account.account import Account, Fault, Ledger
+from sentinel.plan.account.account import Account, DataFault, DataLedger
 from sentinel.plan.incident.incident import Proof, Rollback
 from sentinel.plan.starts.audit import EPOCH, FIRST, NEXT_EPOCH, RECENT, REPLAYED, SKIPPED, Ancestor, Start, Trail
 from sentinel.plan.starts.checks import position
@@ -32,7 +32,7 @@ class _Reading:
     """One pass over a lineage, with what each start is compared with: 56 bytes a step, with the ledger's."""
 
     def __init__(self, history: History, decided: Mapping[str, Rollback]) -> None:
-        self.ledger, self.faults = Ledger(), list[Fault]()
+        self.ledger, self.faults = DataLedger(), list[DataFault]()
         self._history, self._decided = history, decided
         self._trail = Trail()
         self._recent = deque[Sample](maxlen=RECENT)
@@ -71,7 +71,7 @@ class _Reading:
         for sample in first[:own]:
             self._push(sample)
 
-    def _compared(self, attempt: Attempt, parent: Attempt, first: Sequence[Sample]) -> Iterator[Fault]:
+    def _compared(self, attempt: Attempt, parent: Attempt, first: Sequence[Sample]) -> Iterator[DataFault]:
         if attempt.started is None:
             return
         trail, known = self._trail, len(self._trail.steps)
@@ -99,7 +99,7 @@ class _Reading:
             if wrong[0].what in (EPOCH, REPLAYED):
                 self.ledger.replays()
             what = f"{wrong[0].what}: {wrong[0].why}"
-            yield Fault(attempt=attempt.number, first_step=first[0].global_step, what=what)
+            yield DataFault(attempt=attempt.number, first_step=first[0].global_step, what=what)
 
     def _push(self, sample: Sample) -> None:
         self.ledger.push(sample)

@@ -21,6 +21,7 @@ LOST, TWICE, OTHER_LR = "scheduler lost", "scheduler stepped twice", "another le
 _FEW_LRS = 5  # steps that a learning rate is followed for before its fault is named
 _SUDDEN = 0.1  # share by which the first LR may differ from the last one before, where nothing tells what is due
 _MOST_SHIFT = 64
+_LAST = 5  # steps before a start that tell whether epochs repeat one another
 _PART_STEPS = 16  # whose digests tell a part of a batch that was left out from another order
 _PART_SHARE = (
     0.035  # see _part_of_a_batch: 1 to 2 % of other orders look like one, of parts 50 % (12 steps) to 90 % (19)
@@ -93,12 +94,13 @@ def _part_of_a_batch(differences: list[int]) -> bool:
 
 def _periodic(shift: int, ancestor: Ancestor) -> bool:
     """Whether the run's own last steps repeat the data at that distance: epochs in one and the same order."""
-    last = [s for s in ancestor.recent[-FIRST_STEPS:] if s.batch_digest is not None]
-    return bool(last) and all(ancestor.trail.digest(s.global_step + shift) == s.batch_digest for s in last)
+    last = [(s.batch_digest, ancestor.trail.digest(s.global_step + shift)) for s in ancestor.recent[-_LAST:]]
+    known = [now == then for now, then in last if now is not None and then is not None]  # the hook may lose samples
+    return bool(known) and all(known)
 
 
 def _shifted(shift: int, ancestor: Ancestor, start: Start) -> Check:
-    first = start.samples[0].global_step
+    first = min(sample.global_step for sample in start.samples if sample.batch_digest is not None)
     there = first + shift
     if shift > 0:
         why = f"step {first} is trained on the batch that step {there} was trained on: {shift} steps' data are skipped"
