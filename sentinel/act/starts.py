@@ -90,8 +90,15 @@ def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
     trail.foresee(at, foreseen(parent, at))
     layers = next((one for one in parent.layers if one.global_step == at), None)
     saved = next((one for one in reversed(parent.states) if one.global_step == at), None)
-    known = {"started": parent.started, "recent": tuple(recent), "later": tuple(later), "layers": layers}
-    return Ancestor(**known, saved=saved, trail=trail, stops=stops_before(history, parent, at))
+    return Ancestor(
+        started=parent.started,
+        recent=tuple(recent),
+        later=tuple(later),
+        layers=layers,
+        saved=saved,
+        trail=trail,
+        stops=stops_before(history, parent, at),
+    )
 
 
 def _being_replaced(attempt: Attempt, run: RunState) -> bool:

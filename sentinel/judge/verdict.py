@@ -101,6 +101,10 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
     context = Context(now_unix_s=0.0, job_alive=None, last_sample_unix_s=0.0)
     past = judge(series, context, Thresholds(stalled_after_s=math.inf))
     if past.kind is VerdictKind.HEALTHY and finished_reason == "finished":
+        last = series.last
+        if last is not None and not last.skipped and not math.isfinite(last.loss):
+            why = f"it reported its planned end, and the last loss, of step {last.global_step}, is {last.loss}"
+            return replace(past, kind=VerdictKind.DOWN, reason=why)
         return replace(past, kind=VerdictKind.FINISHED, reason="the run reached its planned end")
     return past
 

@@ -94,7 +94,7 @@ def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("more", [(), ("--batch-size-warmup", "1", "1", "200", "--micro-batch", "1"), ("--zero", "2")])
 def test_a_chain_of_the_reference_trainer_closes(tmp_path: Path, more: tuple[str, ...]) -> None:
     for steps in (14, 26, 30, 47, 60, 72):  # five resumes, from saves at every tenth step and at one of these
-        train(tmp_path, "--steps", str(steps), "--save-interval", "10", *more)
+        train(tmp_path, "--steps", str(steps), "--save-interval", "10", "--lr-decay", "80", *more)
     account, ended = told(tmp_path)
     assert (account["attempts"], account["faults"], account["closes"]) == ([1, 2, 3, 4, 5, 6], [], True)
     assert account["samples"]["once"] > 0
