@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.starts.cases import Job, clean, faulty, hugging_face
 from sentinel.act.look import Look
-from sentinel.act.starts import Starts, foreseen
+from sentinel.act.starts import Starts
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.state_files import OverridesFile
@@ -39,6 +39,7 @@ from sentinel.plan.facts import Facts, readings_of
 from sentinel.plan.observation import FoldersSeen
 from sentinel.plan.starts.audit import Continued, StartAudit, Trail
 from sentinel.plan.starts.checks import audit
+from sentinel.plan.starts.epochs import foreseen
 from sentinel.vocabulary.numbers import dump_json
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -34,11 +34,12 @@ class KeptAncestor:
             return None
         try:
             data, *columns = read_sealed(self._path, of)
-            started, recent, later, layers, saved = from_data(data, {})
+            started, recent, later, layers, saved, stops = from_data(data, {})
             trail = Trail()
             for kept, column in zip(_columns(trail), columns, strict=True):
                 kept.frombytes(column)
-            return Ancestor(started=started, recent=recent, later=later, layers=layers, saved=saved, trail=trail)
+            known = {"started": started, "recent": recent, "later": later, "layers": layers, "saved": saved}
+            return Ancestor(**known, trail=trail, stops=stops)
         except (NotUsableError, StateError, ValueError, TypeError):
             return None
 
@@ -46,7 +47,8 @@ class KeptAncestor:
         trail = ancestor.trail
         if len(trail.steps) < _LEAST_STEPS or (of := self._of(history, attempt)) is None:
             return
-        data = to_data([ancestor.started, ancestor.recent, ancestor.later, ancestor.layers, ancestor.saved], {})
+        before = [ancestor.started, ancestor.recent, ancestor.later, ancestor.layers, ancestor.saved, ancestor.stops]
+        data = to_data(before, {})
         write_sealed(self._path, of, [data, *(column.tobytes() for column in _columns(trail))])
 
     def _of(self, history: History, attempt: Attempt) -> bytes | None:
@@ -67,4 +69,4 @@ class KeptAncestor:
 
 
 def _columns(trail: Trail) -> list[array[int] | array[float]]:
-    return [trail.steps, trail.digests, trail.variances, trail.lrs]
+    return [trail.steps, trail.digests, trail.variances, trail.lrs, trail.epochs]

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from time import monotonic
 
+from sentinel.act.data_account import EndAccount
 from sentinel.act.folder_reader import FolderReader
 from sentinel.act.following import Following, References
 from sentinel.act.judge_cache import WHILE_READING, JudgeCache
@@ -79,6 +80,7 @@ class Observer:
             neighbours.state_dir, neighbours.checkpoints.files, board.folder if board is not None else None
         )
         self._quiet_s = thresholds.quiet_s or quiet_s_of(neighbours.checkpoints.files.path)
+        self._end_account = EndAccount(neighbours.state_dir, source, name)
 
     @property
     def started(self) -> tuple[RunStarted, ...]:
@@ -280,6 +282,7 @@ class Observer:
             unavailable=unavailable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
+            unclosed=self._end_account.unclosed(self._history, attempt, incidents),
             job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, now_unix_s),
             **self._witnessing.times(
                 *(self._history, self._near.source_log, self._logs(jobs)),

@@ -18,6 +18,7 @@ from sentinel.plan.incident.log_outcomes import UNDO, Intent
 from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
 from sentinel.plan.starts.checks import audit
+from sentinel.plan.starts.epochs import foreseen, stops_before
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
@@ -92,13 +93,14 @@ def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
     layers = next((one for one in parent.layers if one.global_step == at), None)
     saved = next((one for one in reversed(parent.states) if one.global_step == at), None)
     return Ancestor(
-        started=parent.started, recent=tuple(recent), later=tuple(later), layers=layers, saved=saved, trail=trail
+        started=parent.started,
+        recent=tuple(recent),
+        later=tuple(later),
+        layers=layers,
+        saved=saved,
+        trail=trail,
+        stops=stops_before(history, parent, at),
     )
-
-
-def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:
-    """The digests of the batches after step `at`, as they were reported when it was saved."""
-    return next((saved.next_batch_digests for saved in parent.saved if saved.global_step == at), ())
 
 
 def _being_replaced(attempt: Attempt, facts: Facts) -> bool:

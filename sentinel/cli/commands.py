@@ -44,6 +44,7 @@ COMMANDS = (  # in the order of `sentinel --help`
     Listed("triage", "triage", UNDERSTAND, "Write one HTML page about the run: what diverged, what led, what helped."),
     Listed("ui", "ui", UNDERSTAND, "Serve the triage page live. It shows commands to type, and never acts."),
     Listed("replay", "replay", UNDERSTAND, "Judge recorded readings as if they were live. Exit 1: one ends diverged."),
+    Listed("data", "data", UNDERSTAND, "Account for the samples that the run was trained on. Exit 1: a fault."),
     Listed("correlate", "correlate", UNDERSTAND, "Correlate the loss ratio with Adam's variance and other signals."),
     Listed("compare", "compare", UNDERSTAND, "Compare the smoothed loss of runs at the same step or token count."),
     Listed("init", "init", SET_UP, "Write a commented configuration for a run."),

@@ -40,6 +40,7 @@ class Context:
     attempt: int | None = None  # The newest attempt; None before the first
     taken_back: str | None = None  # The incident whose undo took the newest attempt back; None where none did
     finished_reason: str | None = None  # How the newest attempt ended, "finished" only at its planned end
+    unclosed: str | None = None  # Why a planned end is no end, as a sentence: its data is not accounted for
     # When the newest attempt's last sample came: `now` less the silence of the journal or log that it is read from, by
     # the filesystem's clock and this machine's monotonic one. Of Prometheus, when it was scraped, by Prometheus's
     # clock. None before its first, nan where its source has no clock.
@@ -100,6 +101,10 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
     context = Context(now_unix_s=0.0, job_alive=None, last_sample_unix_s=0.0)
     past = judge(series, context, Thresholds(stalled_after_s=math.inf))
     if past.kind is VerdictKind.HEALTHY and finished_reason == "finished":
+        last = series.last
+        if last is not None and not last.skipped and not math.isfinite(last.loss):
+            why = f"it reported its planned end, and the last loss, of step {last.global_step}, is {last.loss}"
+            return replace(past, kind=VerdictKind.DOWN, reason=why)
         return replace(past, kind=VerdictKind.FINISHED, reason="the run reached its planned end")
     return past
 
@@ -115,7 +120,7 @@ def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answe
     """The verdicts for when no samples come, or None when they do."""
     attempt, ended, alive = context.attempt, context.finished_reason, context.job_alive
     if ended == "finished" and not alive:
-        return VerdictKind.FINISHED, f"attempt {attempt} reached its planned end"
+        return _planned_end(context)
     if context.pending:
         return VerdictKind.PENDING, "the job waits in the queue"
     if ended is not None and not alive:
@@ -140,6 +145,13 @@ def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answe
     if context.last_sample_unix_s is None:
         return _starting(context, thresholds)
     return _stalled(context, thresholds)
+
+
+def _planned_end(context: Context) -> _Answer:
+    """Finished only where the data of the run is accounted for."""
+    if context.unclosed is not None:
+        return VerdictKind.DOWN, f"attempt {context.attempt} reported its planned end, and {context.unclosed}"
+    return VerdictKind.FINISHED, f"attempt {context.attempt} reached its planned end"
 
 
 def _starting(context: Context, thresholds: Thresholds) -> _Answer:

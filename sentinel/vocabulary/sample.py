@@ -180,6 +180,8 @@ class RunStarted(SharedSettings):
     # Position in the data order of the first sample that will be trained on: consumed_samples before the first step,
     # and past what is skipped there.
     first_sample_index: int | None = None
+    # Samples of one epoch, those included that drop_last leaves out; 0: a stream without epochs; None: unknown.
+    epoch_samples: int | None = None
     skipped_samples: int | None = None  # Left out of the data by mitigations over the run's life, each once
     skipped_ranges: tuple[dict[str, Any], ...] | None = None  # Which: SkippedRanges, as to_json gives them
     consumed_tokens: int | None = None  # consumed_tokens before the first step

@@ -53,6 +53,9 @@ NO_SCHEDULE = replace(ANCESTOR, started=replace(STARTED, lr_schedule=None))
 
 AGAIN = tuple(replace(s, attempt=2) for s in LINE[:20])  # from step 1
 
+IN_EPOCH = replace(STOPPED, recent=tuple(replace(s, epoch=0) for s in STOPPED.recent))
+FRACTIONS = replace(STOPPED, recent=tuple(replace(s, epoch=s.global_step / 200) for s in STOPPED.recent))
+
 FAULTS: list[tuple[str, Start]] = [
     ("scheduler lost", start(samples=steps(lr_at=lambda s: s - AT))),
     ("scheduler lost", start(samples=steps(lr=lambda _: 1e-3))),
@@ -75,7 +78,13 @@ FAULTS: list[tuple[str, Start]] = [
     ("newest checkpoint torn", start(newest=TORN, pointed=frozenset({120}))),
     ("started from scratch", start({"resumed_from": None}, samples=AGAIN, newest=NEWER, pointed=frozenset({120}))),
     ("data from epoch start", start(samples=steps(data=lambda s: s - AT))),
-    ("data from epoch start", start(samples=steps(data=lambda s: s - AT), ancestor=STOPPED)),
+    ("data from epoch start", start(samples=steps(data=lambda s: s - AT), ancestor=replace(STOPPED, stops=(40,)))),
+    ("data from epoch start", start({"epoch_samples": 0}, samples=steps(data=lambda s: s - AT), ancestor=STOPPED)),
+    ("data from epoch start", start({"epoch_samples": 1600}, samples=steps(data=lambda s: s - AT), ancestor=STOPPED)),
+    ("data from epoch start", start(samples=steps(data=lambda s: s - AT, epoch=lambda _: 0), ancestor=IN_EPOCH)),
+    ("epoch skipped", start(samples=steps(epoch=lambda _: 2), ancestor=IN_EPOCH)),
+    ("epoch skipped", start(samples=steps(epoch=lambda s: s / 200 + 1), ancestor=FRACTIONS)),
+    ("samples skipped", start(samples=steps(epoch=lambda s: s / 200 + 0.25), ancestor=FRACTIONS)),
     ("data from epoch start", start(samples=steps(consumed_samples=lambda s: (s - AT) * BATCH))),
     ("data order of another seed", start(samples=steps(data=lambda s: s + 10_000))),
     ("samples skipped", start(samples=steps(data=lambda s: s + 7))),
@@ -127,6 +136,17 @@ CLEAN_STARTS = {
     "the loss scale moves by 2": start(samples=steps(loss_scale=lambda _: 2048.0)),
     "told to go back": start(newest=NEWER),
     "a sample is lost": start(samples=CLEAN.samples[1:]),
+    "the next epoch, in the same order, by its length": start(
+        {"epoch_samples": AT * BATCH + 3}, samples=steps(data=lambda s: s - AT), ancestor=STOPPED
+    ),
+    "the next epoch, in the same order, as the trainer counts": start(
+        samples=steps(data=lambda s: s - AT, epoch=lambda _: 1), ancestor=IN_EPOCH
+    ),
+    "epochs counted in fractions": start(samples=steps(epoch=lambda s: s / 200), ancestor=FRACTIONS),
+    "epochs counted anew by each process": start(
+        samples=steps(epoch=lambda _: 0),
+        ancestor=replace(IN_EPOCH, recent=tuple(replace(s, epoch=3) for s in IN_EPOCH.recent)),
+    ),
     "other kernels": start(samples=steps(loss=lambda s: sample(s).loss * 1.002)),
     "more ranks, whose batches are counted otherwise": start(
         {"world_size": 4}, samples=steps(data=lambda s: s + 10_000)
@@ -157,6 +177,12 @@ def test_epochs_in_one_order_are_no_replay() -> None:
 def test_a_trainer_that_does_not_say_where_it_resumed_is_not_said_to_begin_anew() -> None:
     mute = start({"resumed_from": None}, newest=NEWER, pointed=frozenset({120}))
     assert audit(mute).verdict is Continued.UNKNOWN
+
+
+def test_the_first_batches_again_are_unknown_where_nothing_tells_whether_an_epoch_ended() -> None:
+    found = audit(start(samples=steps(data=lambda s: s - AT), ancestor=STOPPED))
+    assert (found.verdict, found.fault) == (Continued.UNKNOWN, None)
+    assert "whether an epoch ended before it is not known" in found.reason
 
 
 def test_too_little_is_unknown_and_waits_for_twenty_steps() -> None:

@@ -53,6 +53,11 @@ class Order(ABC):
     def skipped_samples(self) -> int:
         """How many samples are left out, each once in its epoch or pass."""
 
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples of one epoch; None where it has none that can be counted."""
+        return None
+
     def change(self, position: int, *, seed: int | None, skip_samples: int | None) -> None:
         """At a start: leaves samples out, then permutes what is left anew; those that are left out stay where they
         are. None changes nothing. DataError where what was consumed would change."""
@@ -87,6 +92,7 @@ class Order(ABC):
         """{field of RunStarted: value} of a start at that position."""
         return {
             "seed": self.seed,
+            "epoch_samples": self.epoch_samples,
             "first_sample_index": self.first(position),
             "skipped_samples": self.skipped_samples,
             "skipped_ranges": tuple(part.to_json() for part in self.skipped),
@@ -109,6 +115,10 @@ class DataOrder(Order):
         super().__init__(seed, reseeds)
         self._samples, self._draw = samples, draw
         self._skipped = tuple(skipped)
+
+    @property
+    def epoch_samples(self) -> int:
+        return self._samples
 
     @property
     def skipped(self) -> tuple[SkippedRange, ...]:

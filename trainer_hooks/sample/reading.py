@@ -209,6 +209,7 @@ class Position:
     lr: float | None = None
     lr_warmup_steps: int | None = None
     global_batch_samples: int | None = None
+    epoch: float | None = None
 
 
 class StepFacts:

@@ -29,7 +29,8 @@ WHAT_TO_DO: Mapping[str, str] = {
     " confirm_within_s; again every hour. The sentence is the last error. Slurm: `sinfo`, `scontrol ping`. `the"
     " job may still write`: a job is COMPLETING, usually on a node that hangs. Sentinel tries again by itself.",
     "down": "Critical, warning in observe and approve: the job is gone and sentinel does not start it. Read its"
-    " log; `sentinel status` gives the reason. Start it by hand, or set [policy] restart_on_crash.",
+    " log; `sentinel status` gives the reason. Start it by hand, or set [policy] restart_on_crash. Where it"
+    " reported its planned end: `sentinel data` names what is not accounted for (docs/DATA_ACCOUNT.md).",
     "stalled": "Critical: the job is alive; journal and log are silent. Often NCCL. Save the ranks' stacks"
     " (`py-spy dump`), then stop the job. [policy] restart_on_hang lets sentinel do both.",
     "blind": "Warning: no readings for [policy] confirm_within_s. The filesystem of the state folder hangs or is"

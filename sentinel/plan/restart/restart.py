@@ -28,6 +28,9 @@ def restart_turn(facts: Facts, policy: Policy) -> Turn:
     on_purpose = ended is not None and not ended.startswith("error") and not hung and broken_off is None
     if policy.mode != "act" or on_purpose:
         message = f"{facts.verdict.reason}; waiting for the next attempt"
+        if ended == "finished":  # it has reported its planned end, and its account does not close
+            why = "it is not started again: a person decides whether to go on from an earlier checkpoint"
+            return Turn(reason=message, message=message, down=why, down_within_s=policy.confirm_within_s)
         down = None if on_purpose else f"mode is {policy.mode}, so sentinel does not start it"
         return Turn(reason=message, message=message, down=down, down_within_s=policy.confirm_within_s)
     return _turn(plan_restart(facts, policy, restarts_spent=fruitless_starts(facts), hung=hung), facts)

@@ -27,28 +27,46 @@ PARTLY, FIRST_MOMENT, ADAM_STEP = "weights partly loaded", "first moment not loa
 ROUNDED = "moments rounded"
 ACCUMULATION, PART = "accumulation changed", "part of a batch skipped"
 SKIPPED, REPLAYED, EPOCH = "samples skipped", "samples replayed", "data from epoch start"
+NEXT_EPOCH = "epoch skipped"
 SPOILS = frozenset(
     {WRONG, SHARD, MOMENTS, SHARDS, LAYERS, PARTLY, FIRST_MOMENT, ADAM_STEP}
 )  # faults that make another model of what is saved next
 
 
 class Trail:
-    """Every step that the run made before: by it, what comes again is recognised. 32 bytes a step."""
+    """Every step that the run made before: by it, what comes again is recognised. 36 bytes a step."""
 
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self.steps, self.digests = array("q"), array("q")
-        self.variances, self.lrs = array("d"), array("d")
+        self.variances, self.lrs, self.epochs = array("d"), array("d"), array("f")
         for sample in samples:
             self.add(sample)
 
     def add(self, sample: Sample) -> None:
-        self._add(sample.global_step, sample.batch_digest, sample.adam_variance_l1, sample.lr)
+        self._add(sample.global_step, sample.batch_digest, sample.adam_variance_l1, sample.lr, sample.epoch)
 
-    def _add(self, step: int, digest: int | None, variance: float | None = None, lr: float | None = None) -> None:
+    def _add(
+        self,
+        step: int,
+        digest: int | None,
+        variance: float | None = None,
+        lr: float | None = None,
+        epoch: float | None = None,
+    ) -> None:
         self.steps.append(step)
+        self.epochs.append(-1.0 if epoch is None else epoch)
         self.digests.append(-1 if digest is None else digest)
         self.variances.append(-1.0 if variance is None else variance)
         self.lrs.append(-1.0 if lr is None else lr)
+
+    def note(self, sample: Sample) -> None:
+        """The step, its batch and its epoch alone."""
+        self._add(sample.global_step, sample.batch_digest, epoch=sample.epoch)
+
+    def cut(self, length: int) -> None:
+        """Takes back what was added after the first `length` steps."""
+        for column in (self.steps, self.digests, self.variances, self.lrs, self.epochs):
+            del column[length:]
 
     def foresee(self, step: int, digests: Iterable[int]) -> None:
         """What the steps after that one would be trained on, where they were not made."""
@@ -63,6 +81,10 @@ class Trail:
     def digest(self, step: int) -> int | None:
         at = self._index(step)
         return self.digests[at] if at is not None and self.digests[at] >= 0 else None
+
+    def epoch(self, step: int) -> float | None:
+        at = self._index(step)
+        return self.epochs[at] if at is not None and self.epochs[at] >= 0 else None
 
     def _index(self, step: int) -> int | None:
         at = step - self.steps[0] if self.steps else -1  # as a rule the steps have no gaps
@@ -93,6 +115,7 @@ class Ancestor:
     layers: LayerVariance | None = None  # after that step
     saved: StateSaved | None = None  # the state that was saved at that step; None from an older hook
     trail: Trail = field(default_factory=Trail)
+    stops: tuple[int, ...] = ()  # steps before it at which the run was saved or resumed, the last ones
 
     def at(self, step: int) -> Sample | None:
         return self.recent[-1] if self.recent and self.recent[-1].global_step == step else None

@@ -16,8 +16,11 @@ contradictions the likeliest cause is named: what was loaded comes before what f
 - Learning rate, with the decided or reported schedule, the same steps before, or the last rates: scheduler lost,
   scheduler stepped twice, another learning rate.
 - Consumed samples, with those at the save: samples skipped, samples replayed, data from epoch start.
+- The trainer's count of epochs, with that at the save: epoch skipped, samples skipped.
 - Batch digests, with those of the same steps, and of all steps before: the same three, part of a batch skipped, data
-  order of another seed. The last two are told apart after 16 steps that were made before.
+  order of another seed. The last two are told apart after 16 steps that were made before. The run's first batches again
+  are no fault where an epoch ended at the save, and are not judged where that can't be known: by the length of an epoch
+  or the count of epochs that is reported, by what came after the save before, by the saves before.
 - Loss scale, half to twice the one at the save: loss scale reset.
 - Seed, length, batch, Adam's settings, precision, with the attempt before: setting changed.
 - The gradient's norm of the first step on the same batch, to 1 %, or 2 / sqrt(tokens): accumulation changed (an n-fold
@@ -30,6 +33,7 @@ contradictions the likeliest cause is named: what was loaded comes before what f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from sentinel.plan.incident.baseline import baseline_of
@@ -50,6 +54,7 @@ from sentinel.plan.starts.audit import (
 from sentinel.plan.starts.compared.losses import gradient, loss
 from sentinel.plan.starts.compared.state import state
 from sentinel.plan.starts.curves import data, learning_rate
+from sentinel.plan.starts.epochs import EPOCH_END, epoch_samples, epochs
 from sentinel.plan.starts.evidence import FIRST_STEPS, Evidence
 from sentinel.plan.starts.proof import Check, confirmed, contradicted, outcome, prove, silent
 from sentinel.vocabulary.training_settings import difference, settings_of
@@ -92,14 +97,45 @@ def position(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield silent("position", "consumed samples are not reported")
         return
     made = max(1, first.global_step - at)  # the first of them are not reported where a log has every tenth step
+    if made > 1 and saved is not None and saved.global_batch_samples not in (None, first.global_batch_samples):
+        yield silent("position", "the batch has changed in steps that are not reported")
+        return
+    if not _grows_by_batches(ancestor):
+        yield silent("position", "consumed samples do not grow by the samples of a step")
+        return
     begun, skips = first.consumed_samples - made * first.global_batch_samples, bool(start.started.skipped_samples)
-    if begun < before:
+    if made > 1 and 0 < abs(begun - before) < first.global_batch_samples:
+        yield silent("position", "how large the batches were that are not reported is not known")
+    elif begun < before:
         why = f"{before} samples were consumed at step {at}, and it goes on from sample {begun}"
         yield contradicted(EPOCH if begun == 0 else REPLAYED, before, begun, why)
     elif begun > before and not skips and "skip_samples" not in start.decided:
-        yield contradicted(SKIPPED, before, begun, f"{begun - before} samples after step {at} were not trained on")
+        yield _passed_over(start, ancestor, before, begun)
     else:
         yield confirmed("position")
+
+
+def _grows_by_batches(ancestor: Ancestor) -> bool:
+    """Whether consumed samples have grown by a step's samples at any of the last steps; True where none are at hand."""
+    pairs = [
+        (after.consumed_samples - before.consumed_samples, after.global_batch_samples)
+        for before, after in pairwise(ancestor.recent[-FIRST_STEPS:])
+        if before.consumed_samples is not None and after.consumed_samples is not None
+        if after.global_step == before.global_step + 1
+    ]
+    return not pairs or any(grown == batch for grown, batch in pairs)
+
+
+def _passed_over(start: Start, ancestor: Ancestor, before: int, begun: int) -> Check:
+    """Less than a batch at an epoch's end is what drop_last leaves out, where it is counted."""
+    first, length = start.samples[0], epoch_samples(start, ancestor)
+    if begun - before < (first.global_batch_samples or 0) and length != 0:
+        if length is None:
+            return silent("position", "less than a batch was passed over, and the length of an epoch is not reported")
+        if before // length < (first.consumed_samples or 0) // length:
+            return confirmed("position")
+    why = f"{begun - before} samples after step {start.resumed_from} were not trained on"
+    return contradicted(SKIPPED, before, begun, why)
 
 
 def override(start: Start, ancestor: Ancestor) -> Iterator[Check]:
@@ -180,7 +216,7 @@ def _batch_changed(start: Start, ancestor: Ancestor) -> dict[str, tuple[int, int
     return changed
 
 
-_IN_ORDER = (state, override, accumulation, learning_rate, position, loss_scale, data, settings, gradient, loss)
+_IN_ORDER = (state, override, accumulation, learning_rate, position, epochs, loss_scale, data, settings, gradient, loss)
 
 
 def audit(start: Start) -> StartAudit:
@@ -198,7 +234,7 @@ def audit(start: Start) -> StartAudit:
         why = f"{first.what}: {first.why}{also}"
         return StartAudit(**known, verdict=Continued.NO, reason=why, fault=first.what, checks=tuple(checks))
     sure = {check.what for check in checks if check.answer is Proof.CONFIRMED}
-    if "position" in sure and sure & {"state", "loss"}:
+    if "position" in sure and sure & {"state", "loss"} and all(check.what != EPOCH_END for check in checks):
         why = f"goes on from step {start.resumed_from}: {', '.join(sorted(sure))} are as expected"
         verdict = Continued.YES
     else:

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from sentinel.plan.incident.incident import Proof
 from sentinel.plan.starts.audit import EPOCH, FIRST, PART, REPLAYED, SKIPPED, Ancestor, Start
+from sentinel.plan.starts.epochs import EPOCH_END, epoch_ended, of_another_epoch
 from sentinel.plan.starts.evidence import FIRST_STEPS, PRINTED
 from sentinel.plan.starts.proof import Check, confirmed, contradicted, silent
 from sentinel.vocabulary.codec import read
@@ -20,6 +21,7 @@ LOST, TWICE, OTHER_LR = "scheduler lost", "scheduler stepped twice", "another le
 _FEW_LRS = 5  # steps that a learning rate is followed for before its fault is named
 _SUDDEN = 0.1  # share by which the first LR may differ from the last one before, where nothing tells what is due
 _MOST_SHIFT = 64
+_LAST = 5  # steps before a start that tell whether epochs repeat one another
 _PART_STEPS = 16  # whose digests tell a part of a batch that was left out from another order
 _PART_SHARE = (
     0.035  # see _part_of_a_batch: 1 to 2 % of other orders look like one, of parts 50 % (12 steps) to 90 % (19)
@@ -44,7 +46,7 @@ def data(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     if same and all(same):
         yield confirmed("data order")
     elif (shift := _shift(now, ancestor)) is not None:
-        yield _shifted(shift, ancestor, min(now))
+        yield _shifted(shift, ancestor, start)
     elif same and not any(same) and _as_many_ranks(start, ancestor):
         if len(same) == len(now) < _PART_STEPS and not start.over:
             yield silent("data order", f"its fault is named after {_PART_STEPS} steps")
@@ -92,17 +94,26 @@ def _part_of_a_batch(differences: list[int]) -> bool:
 
 def _periodic(shift: int, ancestor: Ancestor) -> bool:
     """Whether the run's own last steps repeat the data at that distance: epochs in one and the same order."""
-    last = [s for s in ancestor.recent[-FIRST_STEPS:] if s.batch_digest is not None]
-    return bool(last) and all(ancestor.trail.digest(s.global_step + shift) == s.batch_digest for s in last)
+    last = [(s.batch_digest, ancestor.trail.digest(s.global_step + shift)) for s in ancestor.recent[-_LAST:]]
+    known = [now == then for now, then in last if now is not None and then is not None]  # the hook may lose samples
+    return bool(known) and all(known)
 
 
-def _shifted(shift: int, ancestor: Ancestor, first: int) -> Check:
+def _shifted(shift: int, ancestor: Ancestor, start: Start) -> Check:
+    first = min(sample.global_step for sample in start.samples if sample.batch_digest is not None)
     there = first + shift
     if shift > 0:
         why = f"step {first} is trained on the batch that step {there} was trained on: {shift} steps' data are skipped"
         return contradicted(SKIPPED, first, there, why)
-    fault = EPOCH if there == ancestor.trail.steps[0] else REPLAYED
-    return contradicted(fault, first, there, f"step {first} is trained on the batch of step {there} again")
+    again = f"step {first} is trained on the batch of step {there} again"
+    ended = epoch_ended(start, ancestor)
+    if there != ancestor.trail.steps[0]:
+        if ended or of_another_epoch(start, ancestor, there):
+            return silent("data order", f"{again}, in another epoch")
+        return contradicted(REPLAYED, first, there, again)
+    if ended is None:
+        return silent(EPOCH_END, f"{again}; whether an epoch ended before it is not known")
+    return confirmed("data order") if ended else contradicted(EPOCH, first, there, again)
 
 
 def _as_many_ranks(start: Start, ancestor: Ancestor) -> bool:
