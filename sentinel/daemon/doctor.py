@@ -251,6 +251,9 @@ def launcher(config: Config, near: Near) -> Iterator[Finding]:
     elif settings.kind == "commands":
         seen = near().launcher.look([])
         yield Finding("ok" if seen.known else "bad", "launcher", _of_commands(seen), passes=not seen.known)
+        for key, (program, *_) in (("start", config.commands.start), ("stop", config.commands.stop)):
+            if shutil.which(settings.working_directory / program if "/" in program else program) is None:
+                yield Finding("bad", "launcher", f"[commands] {key}: program {program!r} not found")
     elif not settings.command:
         yield Finding("bad", "launcher", "[launcher] command is empty: sentinel can stop the job, but not start it")
     elif shutil.which(settings.command[0], path=os.environ.get("PATH")) is None:

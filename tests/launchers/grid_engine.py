@@ -78,6 +78,8 @@ def unpacked() -> Path:
                 pytest.skip(f"Debian's packages of Grid Engine can't be had: {problem}")
             for package in debs.glob("*.deb"):
                 assert _quietly(dpkg, "-x", str(package), str(UNPACKED / "root"), cwd=debs) is None
+            if (lib := UNPACKED / "root" / "lib").exists():  # as a merged /usr has it
+                shutil.copytree(lib, UNPACKED / "root" / "usr" / "lib", symlinks=True, dirs_exist_ok=True)
             (UNPACKED / "made").touch()
     return UNPACKED / "root" / "usr"
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.vocabulary.sample import Sample
 from tests.adapters.servers import running
-from tests.hooks.trainer import starts
+from tests.hooks.trainer import records, starts
 from tests.launchers.grid_engine import GridEngine, grid_engine
 from tests.launchers.loopback import missing
 from tests.launchers.recipes import CONFIG, RECIPES, by_recipe, checkpoints, diverged, kinds, newest, training, watch
@@ -109,6 +110,8 @@ def test_a_training_that_diverges_is_stopped_rolled_back_started_again_and_the_c
         until(lambda: newest(tmp_path) and {"proved", "not_proved"} & set(kinds(tmp_path)), within_s=600)
         assert process.poll() is None, log_of(tmp_path)
     first, second = starts(tmp_path)[:2]
+    steps = [r for r in records(tmp_path) if isinstance(r, Sample)]
+    assert max(r.time_unix_s for r in steps if r.attempt == 1) < second.time_unix_s  # never two at once
     rollback = incidents(tmp_path)[0].rollbacks[0]
     assert (second.rollback, second.resumed_from) == (rollback.id, rollback.target_step)
     assert first.job_id != second.job_id
