@@ -44,7 +44,7 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-_FIRST = ("slurm", "e2e", "hooks")
+_FIRST = ("slurm", "launchers", "e2e", "hooks")
 """Folders with the longest tests: begun first, so that no worker ends with one of them alone."""
 
 

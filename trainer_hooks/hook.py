@@ -134,7 +134,7 @@ class Hook:
         """Reports what the attempt runs with: any fields of RunStarted, once, after load_checkpoint."""
         with self.guard("report the start"):
             self._started = True
-            known = {**process_facts(), **self._declared, "attempt": self.attempt}
+            known = {"applied_once": (), **process_facts(), **self._declared, "attempt": self.attempt}
             known["variance_pass"] = self._metered("choose what reads Adam's state", Meter.pass_names)
             with self.guard("read what the optimizer runs with"):
                 known = {**adam_settings.facts(self._engine), **known}

@@ -18,7 +18,7 @@ from sentinel.durable import make_folders
 from sentinel.lab.bisect.bisect import Bisect
 from sentinel.lab.bisect.causes import CONTROL
 from sentinel.reports.bisect import lines_of
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import ConfigError, NoProbeError
 
 Incident = Annotated[str | None, typer.Argument(help="The incident, e.g. incident-1; default: the last one.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the probes and what would be refused; start none.")]
@@ -35,7 +35,16 @@ def bisect(
     The run's own folders are only read. Ctrl-C stops the probes; the same command goes on where it was."""
     config = find_config(run, config_dir)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the probes are stopped
-    made = bisect_of(config, incident)
+    try:
+        made = bisect_of(config, incident)
+    except NoProbeError as error:
+        if not dry_run:
+            raise
+        if as_json:
+            print_json({"planned": [], "refusal": str(error), "refused": {}})
+        else:
+            echo(f"would be refused: {error}")
+        return 1
     if dry_run:
         return _planned(made, as_json=as_json)
     make_folders(made.folder)

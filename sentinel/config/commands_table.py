@@ -13,11 +13,11 @@ from sentinel.vocabulary.numbers import POSITIVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commands:
-    """The `[commands]` table: how any scheduler is spoken to, with `[launcher] kind = "commands"`. Each is a list of
-    arguments, run without a shell, with placeholders: {name} the job's name, {job} its id as `list` shows it, {prefix}
-    what the names of all jobs of this run that sentinel starts begin with, {job_name}, {state_dir}, {incident},
-    {rollback}. One that fails, is late or prints what is not understood leaves the job's state unknown: nothing is
-    done."""
+    """The `[commands]` table: how any scheduler is spoken to, with `[launcher] kind = "commands"`. Each is a list
+    of arguments, run without a shell, with placeholders: {name} the job's name, {job} its id as `list` shows it,
+    {prefix} what the names of all jobs of this run that sentinel starts begin with, {job_name}, {state_dir},
+    {incident}, {rollback}; in `start` also {environment}, a JSON object of the variables that the trainer needs.
+    One that fails, is late or prints what is not understood leaves the job's state unknown: nothing is done."""
 
     start: tuple[str, ...] = ()
     """Starts the job under the name {name} and returns. Its environment has SENTINEL_STATE_DIR, SENTINEL_ROLLBACK,

@@ -126,13 +126,15 @@ def template(
     command: tuple[str, ...] = (),
     launcher: str | None = None,
     working_directory: str | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> str:
-    """A commented configuration that loads: every key with its default, its unit and its meaning."""
+    """A commented configuration that loads: every key with its default, its unit and its meaning. `more`: other keys
+    that are set, as {"launcher.job_name": "tr8"}."""
     lines = ["# What sentinel knows about this run. Keys that are commented out show their defaults.", ""]
     given: dict[str, Any] = {"run.name": name, "run.checkpoints": checkpoints, "run.state_dir": state_dir}
     given |= {"run.tensorboard": tensorboard}
     given |= {"launcher.command": command or None, "launcher.kind": launcher}
-    given |= {"launcher.working_directory": working_directory}
+    given |= {"launcher.working_directory": working_directory, **(more or {})}
     for section in fields(Config):
         hint = cast("type[Any]", typing.get_type_hints(Config)[section.name])
         lines += [f"[{section.name}]"]
@@ -193,10 +195,8 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     import json  # a JSON string is a TOML basic string
 
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     return json.dumps("" if value is None else str(value))

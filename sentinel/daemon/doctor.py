@@ -252,6 +252,9 @@ def launcher(config: Config, near: Near) -> Iterator[Checked]:
     elif settings.kind == "commands":
         seen = near().launcher.look([])
         yield Checked("ok" if seen.known else "bad", "launcher", _of_commands(seen), passes=not seen.known)
+        for key, (program, *_) in (("start", config.commands.start), ("stop", config.commands.stop)):
+            if shutil.which(settings.working_directory / program if "/" in program else program) is None:
+                yield Checked("bad", "launcher", f"[commands] {key}: program {program!r} not found")
     elif not settings.command:
         yield Checked("bad", "launcher", "[launcher] command is empty: sentinel can stop the job, but not start it")
     elif shutil.which(settings.command[0], path=os.environ.get("PATH")) is None:

@@ -45,7 +45,7 @@ from sentinel.lint import KnownSettings
 from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.starts.audit import audits_of
-from sentinel.vocabulary.errors import ConfigError, SlurmUnavailable
+from sentinel.vocabulary.errors import ConfigError, NoProbeError, SlurmUnavailable
 from sentinel.vocabulary.sample import RunStarted
 
 ERRORS = "job.err"  # In a probe's folder, where the run's script has its errors in a file of their own
@@ -55,14 +55,14 @@ _NO_WANDB = {"WANDB_MODE": "disabled"}  # a probe's steps are not the run's
 
 def started_from(config: Config) -> tuple[str, ScriptFacts]:
     """The run's job script ("" where it is a command), and the settings found in the script or the command.
-    ConfigError where sentinel does not know how to start a probe."""
+    NoProbeError where sentinel does not know how to start a probe."""
     launcher = config.launcher
     if launcher.kind in ("elsewhere", "commands"):
-        raise ConfigError(f"[launcher] kind is {launcher.kind!r}: sentinel does not know how to start a probe")
+        raise NoProbeError(f"[launcher] kind is {launcher.kind!r}: sentinel does not know how to start a probe")
     if launcher.kind == "local":
         words = config.bisect.command or launcher.command
         if not words:
-            raise ConfigError("[launcher] command is empty: sentinel does not know how to start a probe")
+            raise NoProbeError("[launcher] command is empty: sentinel does not know how to start a probe")
         return "", read_command(words, config.run.name).facts if OWN_TRAINER in words else ScriptFacts()
     text = _script(config)
     return text, read_text(text, config.run.name).facts
@@ -75,14 +75,14 @@ def _script(config: Config) -> str:
             return bounded.read_text(config.launcher.script, errors="surrogateescape")
     records = JobRecords(state_dir_of(config) / "jobs")
     if (newest := records.newest()) is None:
-        raise ConfigError("[launcher] script is not set: sentinel does not know what to submit for a probe")
+        raise NoProbeError("[launcher] script is not set: sentinel does not know what to submit for a probe")
     return records.script(newest)
 
 
 def probe_jobs(config: Config, table: str = "[bisect]") -> Callable[[Probe, Path], ProbeJob]:
     """Makes the job of a probe in a folder, as `[bisect]` says. ConfigError; its errors name `table`'s options."""
     if config.source.kind == "prometheus":
-        raise ConfigError("[source] kind is 'prometheus': a probe's readings can't be seen; use journal or log")
+        raise NoProbeError("[source] kind is 'prometheus': a probe's readings can't be seen; use journal or log")
     text, facts = started_from(config)
 
     def job(probe: Probe, folder: Path) -> ProbeJob:

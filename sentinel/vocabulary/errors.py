@@ -3,6 +3,7 @@
     SentinelError
     ├── ConfigError          the operator edits a file, a command line or a data set; exit code 2
     │   ├── DataError            training data that is missing, too short or not of its format
+    │   ├── NoProbeError         a run of which sentinel can't start short trainings beside it
     │   └── OverridesError       an overrides.json that is not what sentinel writes
     ├── TemporaryError       the loop tries again; exit code 3
     │   ├── FilesystemUnavailable  a filesystem that is full, or does not answer now
@@ -49,6 +50,10 @@ class ConfigError(SentinelError):
 
 class DataError(ConfigError):
     """Training data that is missing, too short or not of its format: names the file."""
+
+
+class NoProbeError(ConfigError):
+    """Sentinel does not know how to start a short training beside the run: names the key."""
 
 
 class OverridesError(ConfigError):

@@ -176,7 +176,7 @@ class RunStarted(SharedSettings):
     resumed_from: int | None = None  # global_step of the checkpoint that was loaded; None from scratch
     incident: str | None = None  # The incident whose overrides are in force, or None
     rollback: str | None = None  # Which restart of that incident: the `rollback` of overrides.json, or None
-    applied_once: tuple[str, ...] = ()  # Ids of the one-shot overrides so far, this start's included
+    applied_once: tuple[str, ...] | None = None  # Ids of the one-shot changes so far; None: not reported
     # Position in the data order of the first sample that will be trained on: consumed_samples before the first step,
     # and past what is skipped there.
     first_sample_index: int | None = None

@@ -139,6 +139,58 @@ def test_a_start_whose_reply_was_lost_is_found_by_its_name_and_not_made_again(sc
     assert [w.rollback for w in launcher.look([]).writers] == ["incident-1-r1"]
 
 
+def test_a_job_that_ended_before_its_lost_answer_was_looked_for_is_found_by_its_name(scheduler: Path) -> None:
+    """The start is done then; the next one of the same rollback, after that end, is another."""
+    launcher = CommandsLauncher(settings_of(scheduler))
+    misbehave(scheduler, "reply-lost")
+    with pytest.raises(CommandFailed):
+        start(launcher, "incident-1-r1")
+    misbehave(scheduler)
+    (job,) = scheduler.glob("*.json")
+    os.kill(int(job.stem), signal.SIGKILL)
+    again = CommandsLauncher(settings_of(scheduler))
+    start(again, "incident-1-r1")
+    assert list(scheduler.glob("*.json")) == [job]
+    assert again.look([]).fates[None].life is Life.GONE
+    start(again, "incident-1-r1")
+    names = sorted(json.loads(path.read_text())["name"] for path in scheduler.glob("*.json"))
+    assert names == ["sentinel-state-incident-1-r1-1", "sentinel-state-incident-1-r1-2"]
+
+
+def test_a_start_whose_answer_was_lost_counts_as_made_once_its_job_was_listed(scheduler: Path) -> None:
+    """So a job that was seen to live, and ends, is started again by the first that asks for it."""
+    launcher = CommandsLauncher(settings_of(scheduler))
+    misbehave(scheduler, "reply-lost")
+    with pytest.raises(CommandFailed):
+        start(launcher, "incident-1-r1")
+    misbehave(scheduler)
+    launcher.look([])
+    launcher.keep([])
+    launcher.stop([], None)
+    start(launcher, "incident-1-r1")
+    assert len(list(scheduler.glob("*.json"))) == 2
+
+
+def test_what_the_trainer_needs_is_handed_on_by_one_placeholder(scheduler: Path) -> None:
+    """Also in what a person types after an undo, from whatever folder."""
+    words = (sys.executable, "-c", "import pathlib, sys; pathlib.Path('told').write_text(sys.argv[1])")
+    settings = settings_of(scheduler, start=(*words, '{"env_vars": {environment}, "of": "{name}"}'))
+    launcher = CommandsLauncher(replace(settings, environment=lambda: {"WANDB_RUN_ID": 'a"b'}))
+    start(launcher, "incident-1-r1")
+    told = json.loads((scheduler / "told").read_text())
+    assert told["env_vars"] == {
+        "SENTINEL_ROLLBACK": "incident-1-r1",
+        "SENTINEL_JOB": told["of"],
+        "SENTINEL_STATE_DIR": str(scheduler.parent / "state"),
+        "WANDB_RUN_ID": 'a"b',
+    }
+    (scheduler / "told").unlink()
+    (typed,) = launcher.start_commands([])
+    subprocess.run(["/bin/sh", "-c", typed], cwd="/", check=True)
+    by_hand = json.loads((scheduler / "told").read_text())
+    assert by_hand["env_vars"]["SENTINEL_JOB"] == by_hand["of"] == "sentinel-state-restart-2"
+
+
 def test_a_start_that_failed_is_unknown_for_a_while_and_then_made_under_another_name(scheduler: Path) -> None:
     now = [1000.0]
     launcher = CommandsLauncher(settings_of(scheduler), clock=lambda: now[0])

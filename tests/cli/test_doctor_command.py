@@ -57,6 +57,18 @@ def test_an_lr_rung_that_the_trainers_schedule_does_not_take_is_named_with_the_t
         assert any(f"rung {name!r}: it changes the LR, and {why}" in sentence for sentence in ladder)
 
 
+def test_a_program_of_the_commands_that_is_not_there_is_found_before_it_is_needed(tmp_path: Path) -> None:
+    """Also one beside the recipe's other files."""
+    table = '[launcher]\nkind = "commands"\nworking_directory = "own"\n[commands]\nlist = ["true"]\n'
+    configured(tmp_path, table + 'start = ["./start", "{name}"]\nstop = ["no-such-qdel", "{job}"]\n')
+    (tmp_path / "own").mkdir()
+    told = CliRunner().invoke(app, ["doctor", "--run", str(tmp_path / "a.toml"), "--json"]).stdout
+    assert "[commands] start: program './start' not found" in told
+    (tmp_path / "own" / "start").symlink_to("/bin/true")
+    told = CliRunner().invoke(app, ["doctor", "--run", str(tmp_path / "a.toml"), "--json"]).stdout
+    assert ("[commands] start" in told, "[commands] stop: program 'no-such-qdel' not found" in told) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("command", "says"),
     [

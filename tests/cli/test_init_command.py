@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sentinel.cli.commands import app
 from sentinel.config import load_config
 from sentinel.vocabulary.errors import ConfigError
 
+ROOT = Path(__file__).parents[2]
 SLURM = ("--launcher", "slurm")
 
 
@@ -110,7 +112,25 @@ def test_with_slurm_a_person_is_asked(tmp_path: Path, typed: bytes, address: str
     assert f'address="{address}"' in ran.stdout
 
 
+@pytest.mark.parametrize("recipe", ["ray", "gridengine", "kubectl"])
+def test_a_recipe_is_written_with_its_files_and_its_commands_find_them(tmp_path: Path, recipe: str) -> None:
+    told = init(tmp_path, "--launcher", recipe)
+    config = load_config(tmp_path / "tr8.toml")
+    launcher, commands = config.launcher, config.commands
+    assert (launcher.kind, launcher.job_name) == ("commands", "tr8")
+    assert launcher.working_directory == tmp_path / "tr8-launcher"
+    files = {path.name for path in launcher.working_directory.iterdir()}
+    words = {word for command in (commands.start, commands.stop, commands.list, commands.log) for word in command}
+    assert {word for word in words if word.endswith((".py", ".sh", ".yaml"))} <= files
+    assert ("jobset.yaml, pytorchjob.yaml" if recipe == "kubectl" else "into train.sh") in told
+    shipped = tomllib.loads((ROOT / "examples" / "launchers" / recipe / "launcher.toml").read_text())
+    assert shipped["commands"] == {key: list(getattr(commands, key)) for key in shipped["commands"]}
+    (tmp_path / "tr8.toml").unlink()
+    with pytest.raises(ConfigError, match="tr8-launcher exists already; nothing was changed"):
+        init(tmp_path, "--launcher", recipe)
+
+
 def test_another_launcher_is_refused_and_nothing_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="local, slurm or elsewhere"):
+    with pytest.raises(ConfigError, match="local, slurm, elsewhere, gridengine, kubectl, ray, not 'pbs'"):
         init(tmp_path, "--launcher", "pbs")
     assert list(tmp_path.iterdir()) == []

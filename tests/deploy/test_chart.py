@@ -120,6 +120,33 @@ def test_no_rights_are_asked_for_and_no_token_is_mounted(values: Path) -> None:
         assert account["automountServiceAccountToken"] is False
 
 
+def test_the_rights_of_kubectls_recipe_are_those_alone_and_for_runs_that_may_be_acted_on(tmp_path: Path) -> None:
+    words = ("--values", str(CHART / "ci" / "replicas.yaml"), "--set", "kubectl.enabled=true")
+    objects = rendered(*words)
+    (role,), (binding,) = of_kind(objects, "Role"), of_kind(objects, "RoleBinding")
+    rights = {f"{rule['apiGroups'][0]}/{rule['resources'][0]}": rule["verbs"] for rule in role["rules"]}
+    assert all(len(rule["apiGroups"]) == len(rule["resources"]) == 1 for rule in role["rules"])
+    assert rights == {
+        "jobset.x-k8s.io/jobsets": ["get", "list", "create", "delete"],
+        "/pods": ["list"],
+        "/pods/log": ["get"],
+    }
+    (account,) = of_kind(objects, "ServiceAccount")
+    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", role["metadata"]["name"])
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": role["metadata"]["namespace"]}
+    ]
+    tokens = {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]["automountServiceAccountToken"]
+        for one in of_kind(objects, "Deployment")
+    }
+    assert tokens == {"watch-sentinel-fleet": False, "watch-sentinel-tr11": True}
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all([role, binding]))
+    command = [program("kubernetes-validate"), "--strict", "-k", "1.31.0", str(tmp_path / "all.yaml")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, (ran.stdout + ran.stderr).count("passed for resource")) == (0, 2), ran.stdout + ran.stderr
+
+
 @each_values
 def test_its_pods_are_restricted_ones(values: Path) -> None:
     """What Kubernetes' pod security standard `restricted` asks for, and a root filesystem that is only read."""
@@ -412,6 +439,7 @@ LOG = '[source]\nkind = "log"\npath = "/logs/a.txt"\n'
         ((*run_of(WATCHED, act=True, name="fleet"), "--set", "fleet.enabled=true"), "choose another name"),
         (("--set", "podSecurityContext.runAsNonRoot=false"), "runAsNonRoot"),
         (("--set", "metrics.prot=9466"), "prot"),
+        (("--set", "kubectl.enabled=true,serviceAccount.create=false"), "every pod's"),
         (("--set", "image.digest=sha256:12"), "digest"),
         (("--set", "trainers.podMonitor.enabled=true"), "selector"),
         (

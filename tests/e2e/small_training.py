@@ -1,5 +1,5 @@
-"""`python -m tests.e2e.small_training FOLDER`: a linear map, learned on one rank and measured by the hook. With seed 0
-its data has a nan from step 45 on; the seed of a restart is what overrides.json says."""
+"""`python -m tests.e2e.small_training FOLDER [STEPS]`: a linear map, learned on one rank and measured by the hook. With
+seed 0 its data has a nan from step 45 on; the seed of a restart is what overrides.json says."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SmallEngine(Engine):
         return self.global_steps
 
 
-def train(folder: Path) -> None:
+def train(folder: Path, steps: int = STEPS) -> None:
     torch.manual_seed(0)
     overrides = agreed_start(folder / "state").overrides
     net, goal = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -72,10 +72,10 @@ def train(folder: Path) -> None:
 
     hook = attach(engine, state_dir=folder / "state", run="small", position=position, applies=["seed"], trainer="small")
     first = (resumed or 0) * BATCH
-    settings = {"seed": seed, "full_seqlen": WIDTH, "total_steps": STEPS}
+    settings = {"seed": seed, "full_seqlen": WIDTH, "total_steps": steps}
     facts = {"resumed_from": resumed, "first_sample_index": first, **decision_facts(overrides, made)}
     hook.run_started(**settings, **facts)
-    while engine.global_steps < STEPS:
+    while engine.global_steps < steps:
         data = torch.Generator().manual_seed(1000 * seed + engine.global_steps)
         given = torch.randn(BATCH, WIDTH, generator=data)
         if seed == 0 and engine.global_steps >= ILL_FROM:
@@ -90,4 +90,4 @@ def train(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    train(Path(sys.argv[1]))
+    train(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -47,6 +47,9 @@ def test_the_daemon_installs_and_starts_without_torch(python: Path) -> None:
     folder = python.parents[1]
     sentinel = python.with_name("sentinel")
     subprocess.run([sentinel, "init", "tr8", "--checkpoints", "saved"], cwd=folder, check=True, timeout=60)
+    recipe = [sentinel, "init", "tr9", "--launcher", "ray", "--config-dir", "others"]
+    subprocess.run(recipe, cwd=folder, check=True, timeout=60)
+    assert (folder / "others" / "tr9-launcher" / "train.sh").exists()
     ran = subprocess.run(
         [sentinel, "status", "--json"], cwd=folder, capture_output=True, text=True, check=False, timeout=60
     )

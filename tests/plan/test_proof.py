@@ -158,6 +158,11 @@ def test_silence_is_no_proof_also_where_the_plan_foresaw_it(field: str, what: st
             assert wrong(replace(STARTED, **{field: 77}), decision) == [what]
 
 
+def test_a_log_alone_that_keeps_no_record_of_one_shot_changes_contradicts_nothing() -> None:
+    said_nothing = replace(STARTED, applied_once=None)
+    assert (wrong(said_nothing), silent(said_nothing)) == ([], [f"one-shot changes of {ID}"])
+
+
 @pytest.mark.parametrize(
     ("expected", "reported", "answer"),
     [
@@ -180,7 +185,7 @@ def test_that_it_has_read_the_overrides_at_all_has_to_be_confirmed_always() -> N
     everything = unreported(OVERRIDES, Baseline())
     assert "rollback" not in everything
     assert not any(what.startswith("one-shot") for what in everything)
-    said_nothing = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, first_sample_index=900)
+    said_nothing = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, first_sample_index=900, applied_once=())
     assert wrong(said_nothing, replace(DECISION, unconfirmed=tuple(everything)))[:2] == [
         "rollback",
         f"one-shot changes of {ID}",

@@ -28,7 +28,7 @@ def process_facts() -> dict[str, Any]:
         "boot_id": _or_none(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip()),
         "pid_namespace": _or_none(lambda: os.readlink("/proc/self/ns/pid")),  # noqa: PTH115 - what it leads to is no path
         "job_id": job_id(),
-        "rollback": os.environ.get("SENTINEL_ROLLBACK"),
+        "rollback": os.environ.get("SENTINEL_ROLLBACK") or None,
         "restart_count": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
         "world_size": dist.get_world_size() if dist.is_initialized() else 1,
     }

@@ -92,7 +92,13 @@ class CommandsLauncher:
         return {self._rollback_of(last.name): why, None: why}
 
     def keep(self, started: Sequence[RunStarted]) -> None:
-        """Nothing."""
+        """That the newest start was made, once its job is listed or has reported, although its answer was lost: the
+        scheduler may not know the job by the time at which it would be started again."""
+        starts = self._starts()
+        listed = self._answer[1] if self._answer is not None else ()
+        known = {*(j.name for j in listed), *(s.job_id for s in started)}
+        if starts and not starts[-1].answered and starts[-1].name in known:
+            self._note([*starts[:-1], replace(starts[-1], answered=True)])
 
     def keep_stacks(self, folder: Path) -> None:
         """Nothing."""
@@ -104,7 +110,11 @@ class CommandsLauncher:
         """None: there is no job script."""
 
     def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:  # noqa: ARG002 - Slurm's goes by it
-        return (shlex.join(self._filled(self._settings.start, name=f"{self._settings.prefix}-by-hand")),)
+        name = self._new_name(None, self._starts())
+        told = self._told(name)
+        words = shlex.join(self._filled(self._settings.start, name=name, environment=dump_json(told)))
+        given = " ".join(f"{key}={shlex.quote(value)}" for key, value in told.items())
+        return (f"cd {shlex.quote(str(self._settings.working_directory))} && {given} {words}",)
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
         if left := self._left(started, spare):
@@ -134,10 +144,12 @@ class CommandsLauncher:
         *,
         follow_up: bool,  # noqa: ARG002 - Slurm's launcher goes by it
     ) -> None:
-        """Looks first: the start before this one may have been made, and its reply lost."""
+        """Looks first: the start before may have been made, its reply lost, and its job may even have ended since."""
         starts = self._starts()
         alive = self._left(started, None)
-        if starts and self._rollback_of(starts[-1].name) == rollback and any(j.name == starts[-1].name for j in alive):
+        last = starts[-1] if starts and self._rollback_of(starts[-1].name) == rollback else None
+        if last is not None and (any(j.name == last.name for j in alive) or self._has_ended(last, started)):
+            self.keep(started)
             return
         if alive:
             raise JobStillAlive(", ".join(f"job {j.job} ({j.word})" for j in alive))
@@ -145,12 +157,23 @@ class CommandsLauncher:
             raise JobStillAlive(lost[None])
         one = RecordedStart(name=self._new_name(rollback, starts), time_unix_s=self._clock())
         self._note([*starts, one])
-        told = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback, "SENTINEL_JOB": one.name}
-        told |= {"SENTINEL_STATE_DIR": str(self._settings.state_dir), **self._settings.environment()}
-        words = self._filled(self._settings.start, name=one.name, incident=incident, rollback=rollback)
-        self._run(words, {key: value for key, value in told.items() if value})
+        told = self._told(one.name, incident, rollback)
+        given = {"name": one.name, "incident": incident, "rollback": rollback, "environment": dump_json(told)}
+        self._run(self._filled(self._settings.start, **given), told)
         self._note([*starts, replace(one, answered=True)])
         self._answer = None
+
+    def _has_ended(self, last: RecordedStart, started: Sequence[RunStarted]) -> bool:
+        """Whether the start was made although its answer was lost, and its job has ended before anybody saw it."""
+        if last.answered or last.name in {s.job_id for s in started}:
+            return False
+        return last.name in {j.name for j in self._listed(self._settings.timeout_s) if j.state == "ended"}
+
+    def _told(self, name: str, incident: str | None = None, rollback: str | None = None) -> dict[str, str]:
+        """What the trainer of the job has to find in its environment."""
+        told = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback, "SENTINEL_JOB": name}
+        told |= {"SENTINEL_STATE_DIR": str(self._settings.state_dir), **self._settings.environment()}
+        return {key: value for key, value in told.items() if value}
 
     def _left(self, started: Sequence[RunStarted], spare: str | None) -> list[ListedJob]:
         """The run's jobs that have not ended, asked afresh, but those of the spared rollback."""
@@ -228,7 +251,8 @@ class CommandsLauncher:
         """The argument list with its placeholders filled; braces of anything else stay as they are."""
         settings = self._settings
         known = {"state_dir": str(settings.state_dir), "prefix": settings.prefix, "job_name": settings.job_name}
-        values = {**known, "name": None, "job": None, "incident": None, "rollback": None, **given}
+        unset = dict.fromkeys(("name", "job", "incident", "rollback", "environment"))
+        values: dict[str, str | None] = {**known, **unset, **given}
         return [
             re.sub(r"\{(\w+)\}", lambda m: (values[m[1]] or "") if m[1] in values else m[0], word) for word in words
         ]

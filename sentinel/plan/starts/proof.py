@@ -116,15 +116,16 @@ def _position(overrides: Overrides, started: RunStarted) -> Iterator[Check]:
 
 
 def _once(once: Once, overrides: Overrides, started: RunStarted, *, at_anchor: bool) -> Iterator[Check]:
-    recorded = once.id in started.applied_once  # that they stand on the record; each change has its own check
+    told = started.applied_once  # that they stand on the record; each change has its own check
+    recorded = None if told is None else once.id in told
     yield Check(f"one-shot changes of {once.id}", True, recorded, changed=False)
     if once.seed is not None:
         yield Check("seed", once.seed, started.seed)
     if once.skip_samples is not None:
         yield _skipped(once.skip_samples, overrides, started)
     if once.reset_moments:
-        step, told = overrides.anchor.global_step, started.moments_reset_steps
-        yield Check("moments_reset_steps", step, None if told is None else step if step in told else list(told))
+        step, resets = overrides.anchor.global_step, started.moments_reset_steps
+        yield Check("moments_reset_steps", step, None if resets is None else step if step in resets else list(resets))
     if once.loss_scale is not None and at_anchor:  # later it has gone its own way
         yield Check("loss_scale", once.loss_scale, started.loss_scale)
 
