@@ -55,10 +55,11 @@ def main() -> int:
         "precision": list(_precision(tasks)),
         "cost": _cost(tasks[0], 5 if asked.quick else 30),
     }
-    ill, healthy = (_seen(tasks, draws, asked.folder, well) for well in (False, True))
+    ill, meant_healthy = (_seen(tasks, draws, asked.folder, well) for well in (False, True))
+    healthy = [one for one in meant_healthy if one.onset is None]
     found["rules"] = [row for every in MEASURED_EVERY for row in _rules(ill, healthy, every)]
-    found["tasks"] = [row for task in tasks for row in _of_task(task, ill, healthy)]
-    shown = "\n".join(_text(found, seeds))
+    found["tasks"] = [row for task in tasks for row in _of_task(task, ill, meant_healthy)]
+    shown = "\n".join(_text(found))
     if asked.results:
         asked.results.write_text(shown + "\n", encoding="utf-8")
     print(dump_json(found) if asked.as_json else shown)
@@ -112,13 +113,13 @@ def _row(found: Tally, every: int, draws: str, limit: str) -> dict[str, Any]:
     return found.row() | {"every": every, "draws": draws, "limit_from": limit}
 
 
-def _of_task(task: Task, ill: Sequence[Seen], healthy: Sequence[Seen]) -> Iterator[dict[str, Any]]:
-    mine, well = ([one for one in group if one.task == task.name] for group in (ill, healthy))
+def _of_task(task: Task, ill: Sequence[Seen], meant_healthy: Sequence[Seen]) -> Iterator[dict[str, Any]]:
+    mine, meant = ([one for one in group if one.task == task.name] for group in (ill, meant_healthy))
+    well = [one for one in meant if one.onset is None]
     runs = {
-        "runs": len(mine),
-        "onsets": [one.onset for one in mine],
-        "by_judge": sum(one.by_judge for one in mine),
-        "healthy_with_verdict": sum(one.by_judge for one in well),
+        "runs": [{"draw": one.draw, "seed": one.seed, "onset": one.onset, "by_judge": one.by_judge} for one in mine],
+        "healthy_runs": len(well),
+        "not_healthy": len(meant) - len(well),
     }
     for rule in (*OTHERS, *RULES):
         yield {"task": task.name, **runs, **tally(rule, mine, well).row()}
@@ -153,9 +154,9 @@ def _cost(task: Task, steps: int) -> dict[str, Any]:
     return {"step_s": a_step, "gradient_s": one_more, "share_of_a_step": share, "least_every": math.ceil(100 * share)}
 
 
-def _text(found: dict[str, Any], seeds: int) -> Iterator[str]:
+def _text(found: dict[str, Any]) -> Iterator[str]:
     yield "python benchmarks/sharpness.py"
-    yield f"{date.today().isoformat()}, torch {torch.__version__}, {os.cpu_count()} CPUs, shared; {seeds} seeds from 0"
+    yield f"{date.today().isoformat()}, torch {torch.__version__}, {os.cpu_count()} CPUs, shared"
     yield ""
     yield "Adam on 0.5 k x^2, float64: the step at which the ratio passes 1, against that at which the spike begins"
     for row in found["quadratic"]:
@@ -179,14 +180,14 @@ def _text(found: dict[str, Any], seeds: int) -> Iterator[str]:
     yield from _tables(found)
 
 
-_COLUMNS = f"{'before onset':>14}{'median lead':>13}{'alone':>7}{'false':>7}{'in steps':>10}  per 10,000"
+_COLUMNS = f"{'warned':>9}{'before onset':>14}{'median lead':>13}{'alone':>7}{'false':>7}{'in steps':>10}  per 10,000"
 
 
 def _tables(found: dict[str, Any]) -> Iterator[str]:
     yield ""
-    yield "before onset: warned before it, of the runs that have one; median lead: of the first warning, steps; alone:"
-    yield "none of the judge's own signals had warned by the onset; false: warnings in the runs that stay healthy,"
-    yield "and per 10,000 steps with the 95 % interval"
+    yield "warned: of all runs of the baseline; before onset: before it, of the runs that have one; median lead: of the"
+    yield "first warning, steps; alone: none of the judge's own signals had warned by the onset; false: warnings in the"
+    yield "runs that stay healthy, and per 10,000 steps with the 95 % interval"
     yield f"{'rule':33}{'every':>6}{'draws':>6}{'limit':>6}{_COLUMNS}"
     for row in found["rules"]:
         limit = f"{row['limit']:g}" if row["rule"] in RULES else "-"
@@ -198,17 +199,23 @@ def _tables(found: dict[str, Any]) -> Iterator[str]:
         yield f"{row['task']:9}{row['rule']:33}{_counts(row)}"
     yield ""
     for name, row in {row["task"]: row for row in found["tasks"]}.items():
-        onsets = " ".join("-" if onset is None else str(onset) for onset in row["onsets"])
-        yield f"{name}: onsets {onsets}; {row['by_judge']} of {row['runs']} dated by the judge"
-        yield f"{'':9}of the healthy runs the judge calls {row['healthy_with_verdict']} diverged"
+        said = [f"{run['draw']}.{run['seed']} {_onset(run)}" for run in row["runs"]]
+        yield f"{name}: {len(said)} runs (draw.seed onset; v: the validation loss's, where the judge gives none):"
+        yield f"{'':9}{', '.join(said)}"
+        left_out = f", {row['not_healthy']} that diverged all the same left out" if row["not_healthy"] else ""
+        yield f"{'':9}healthy: {row['healthy_runs']} runs of {HEALTHY[name]!r}{left_out}"
+
+
+def _onset(run: dict[str, Any]) -> str:
+    return "-" if run["onset"] is None else f"{run['onset']}{'' if run['by_judge'] else 'v'}"
 
 
 def _counts(row: dict[str, Any]) -> str:
     low, high = row["false_per_10000_95"]
     lead = "-" if row["median_lead_steps"] is None else f"{row['median_lead_steps']:g}"
-    before = f"{row['before_onset']} of {row['with_onset']}"
+    before, warned = f"{row['before_onset']} of {row['with_onset']}", f"{row['warned']} of {row['of_runs']}"
     return (
-        f"{before:>14}{lead:>13}{row['alone']:>7}{row['false']:>7}{row['healthy_steps']:>10}"
+        f"{warned:>9}{before:>14}{lead:>13}{row['alone']:>7}{row['false']:>7}{row['healthy_steps']:>10}"
         f"  {row['false_per_10000']:.1f} ({low:.1f} to {high:.1f})"
     )
 

@@ -82,6 +82,10 @@ class Tally:
     """Steps from the first warning to the onset, of the runs that have one and were warned before it."""
 
     with_onset: int
+    warned: int
+    """Runs that were warned at any time, with an onset or without."""
+
+    of_runs: int
     alone: int
     """Of these runs, those in which no signal of OTHERS had warned by the onset."""
 
@@ -95,6 +99,8 @@ class Tally:
             "limit": self.limit,
             "before_onset": len(self.leads),
             "with_onset": self.with_onset,
+            "warned": self.warned,
+            "of_runs": self.of_runs,
             "median_lead_steps": statistics.median(self.leads) if self.leads else None,
             "alone": self.alone,
             "false": self.false,
@@ -118,6 +124,8 @@ def tally(rule: str, ill: Sequence[Seen], healthy: Sequence[Seen], *, limit: flo
         limit=limit,
         leads=tuple(leads),
         with_onset=len(with_onset),
+        warned=sum(bool(warnings_of(one, rule, limit, every)) for one in ill),
+        of_runs=len(ill),
         alone=alone,
         false=sum(len(warnings_of(one, rule, limit, every)) for one in healthy),
         healthy_steps=sum(one.steps for one in healthy),
@@ -125,13 +133,13 @@ def tally(rule: str, ill: Sequence[Seen], healthy: Sequence[Seen], *, limit: flo
 
 
 def tuned(rule: str, healthy: Sequence[Seen]) -> float:
-    """The lowest limit, in steps of a tenth from 1, with at most one false warning in PER_STEPS healthy steps; inf
+    """The lowest limit, in steps of a tenth from 0.1, with at most one false warning in PER_STEPS healthy steps; inf
     where none up to 1000 has."""
     return _lowest(lambda limit: tally(rule, [], healthy, limit=limit))
 
 
 def _lowest(of: Callable[[float], Tally]) -> float:
-    low, high = 10, 10_001
+    low, high = 1, 10_001
     while low < high:
         middle = (low + high) // 2
         found = of(middle / 10)
