@@ -144,6 +144,7 @@ class Training:
         flat = self.models.flat
         self.state = State(flat=flat, m=torch.zeros_like(flat), v=torch.zeros_like(flat))
         self.recorded = Recorded()
+        self.tokens: Tensor | None = None  # (R, B, T + 1) of the last step
         held = torch.from_numpy(corpus.validation(np.arange(min(validation_samples, corpus.validation_samples))))
         self.held = held.expand(len(seeds), *held.shape)
 
@@ -185,7 +186,7 @@ class Training:
         pieces = self.shape.seqlen // length if first.reshaped else 1
         whole = np.stack(rows)
         cut = [whole[..., at : at + length + 1] for at in range(0, pieces * length, length)]
-        tokens = torch.from_numpy(np.concatenate(cut, 1))
+        self.tokens = tokens = torch.from_numpy(np.concatenate(cut, 1))
         kept = first.random_ltd.kept_tokens(state.step, length) if first.random_ltd else length
         drawn = self._drawn(batch * pieces, length, kept) if kept < length else ()
         clips = any(math.isfinite(s.qk_clip) for s in self.settings)

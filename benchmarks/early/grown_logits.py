@@ -16,15 +16,19 @@ from sentinel.judge.readings import Readings
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["table"]
+__all__ = ["Said", "judged", "readings_of", "table"]
 
 _LOGIT = "attention_logit_max"
 _CHUNK = 8  # samples between two looks
 
 
-class _Said(NamedTuple):
+class Said(NamedTuple):
+    """What the judge says of one run."""
+
     warned: tuple[tuple[int, tuple[str, ...]], ...]  # step and signals of each warning
     verdict: int | None
+    onset: int | None  # as the verdict dates it, its early end
+    variance: tuple[int, ...]  # steps at which adam_variance_max alone stands at what scores 1 in an early warning
 
 
 def table(folder: Path) -> Iterator[str]:
@@ -37,8 +41,8 @@ def table(folder: Path) -> Iterator[str]:
             steps, validated = saved["steps"], saved["validated"]
         for run, (seed, onset) in enumerate(zip(group.seeds, group.onsets, strict=True)):
             mine = {name: column[:, run] for name, column in columns.items()}
-            readings = _readings(steps, validated, mine)
-            without, with_them = (_judged(readings, drop=drop) for drop in (True, False))
+            readings = readings_of(steps, validated, mine)
+            without, with_them = (judged(readings, drop=drop) for drop in (True, False))
             at = mine["attention_logit"][-1 if onset == np.inf else int(np.searchsorted(validated, onset))]
             warned = "; ".join(_text(said, onset) for said in (without, with_them))
             known = "-" if with_them.verdict is None else f"{with_them.verdict}"
@@ -46,7 +50,7 @@ def table(folder: Path) -> Iterator[str]:
             yield f"{group.name:16}{seed:>5}{at_onset:>7}{known:>9}{at:>16.3g}  {warned}"
 
 
-def _readings(
+def readings_of(
     steps: NDArray[np.int64], validated: NDArray[np.int64], columns: dict[str, NDArray[np.float64]]
 ) -> Readings:
     """As the hook would give them: the logits, and the update's norm, at every tenth step alone."""
@@ -59,9 +63,10 @@ def _readings(
     return Readings(attempt=1, steps=steps, columns=found, measured={"update_norm": there, _LOGIT: there})
 
 
-def _judged(readings: Readings, *, drop: bool) -> _Said:
-    series, verdict = Series(Thresholds()), None
-    warned = dict[int, tuple[str, ...]]()
+def judged(readings: Readings, *, drop: bool) -> Said:
+    """The early warnings and the attention logits' warnings, live; `drop`: the first alone, without the logits."""
+    series, verdict, onset = Series(Thresholds()), None, None
+    warned, variance = dict[int, tuple[str, ...]](), list[int]()
     for at in range(0, len(readings), _CHUNK):
         end = at + _CHUNK
         part = Readings(
@@ -74,14 +79,16 @@ def _judged(readings: Readings, *, drop: bool) -> _Said:
         for one in series.known.baseline.detectors:
             if isinstance(one, EarlyWarnings) and drop:
                 warned |= {w.step: w.signals for w in one.warnings}
+                if one._trends["adam_variance_max"].height >= 1:
+                    variance.append(int(part.steps[-1]))
             elif isinstance(one, AttentionLogits):
                 warned |= {w.step: (_LOGIT,) for w in one.warnings}
         if verdict is None and series.alarm is not None:
-            verdict = series.alarm.verdict_step
-    return _Said(tuple(warned.items()), verdict)
+            verdict, onset = series.alarm.verdict_step, series.alarm.onset_step
+    return Said(tuple(warned.items()), verdict, onset, tuple(variance))
 
 
-def _text(said: _Said, onset: float) -> str:
+def _text(said: Said, onset: float) -> str:
     if not said.warned:
         return "never"
     step, signals = said.warned[0]
