@@ -75,6 +75,26 @@ def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:
     return max(sigmas, default=0.0)
 
 
+def bent_wandering_sigma(values: Sequence[float], lags: Sequence[int], first: int) -> float:
+    """`wandering_sigma` over chords in the logarithm of the place in the series, `first` that of the first value, from
+    1 on: a loss that falls as a power of the step bends, and is straight there but for a little."""
+    sigmas: list[float] = []
+    for lag in lags:
+        if len(values) < 2 * lag + 4:
+            continue
+        chords = []
+        for at in range(lag, len(values) - lag, lag // 4 or 1):
+            n = first + at
+            a, b, c = (n - lag) ** -0.5, n**-0.5, (n + lag) ** -0.5
+            right = (a - b) / (a - c)  # the nearer end counts more
+            chord = values[at] - right * values[at + lag] - (1 - right) * values[at - lag]
+            chords.append(chord / math.sqrt(1 + right**2 + (1 - right) ** 2))
+        chords.sort()
+        n = len(chords)
+        sigmas.append((chords[(3 * n) // 4] - chords[n // 2]) / 0.6745)
+    return max(sigmas, default=0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
     mean_log_step: float
@@ -167,7 +187,12 @@ class NoiseBand:
         blocks = list(self._values)
         neighbours = robust_sigma([abs(b - a) for block in blocks[-_NOISE_BLOCKS:] for a, b in pairwise(block)])
         self.neighbours = neighbours
-        self._wandering.append(wandering_sigma(list(chain.from_iterable(blocks)), _WANDERING_LAGS))
+        values = list(chain.from_iterable(blocks))
+        wandering = wandering_sigma(values, _WANDERING_LAGS)
+        if wandering > neighbours and self._blocks < _SETTLED_BLOCKS:
+            first = max(1, (self._blocks + 1) * BLOCK - len(values) + 1)
+            wandering = min(wandering, bent_wandering_sigma(values, _WANDERING_LAGS, first))
+        self._wandering.append(wandering)
         sigma = max(neighbours, median(self._wandering))
         self.independence = (neighbours / sigma) ** 2 if sigma > 0 else 1.0
         return sigma

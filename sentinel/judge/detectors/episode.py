@@ -17,6 +17,7 @@ _RECOVERING_FACTOR = 3  # Patiences that an episode is given whose loss is on it
 _LONG_PATIENCES = 10  # Patiences for which a level that was never shown before may stand, whatever the noise
 _LONG_MARKS = 16  # Medians of eight, four samples apart, that must all be above what was ever shown: 68 samples
 _RISES = 1.1  # Times the excess at half the age that is rising
+_SPARSE_PATIENCES = 2  # Patiences that the readings of a sparse log must span for as few as stand there to be enough
 _STANDING_SAMPLES = 3  # Last losses that must each be above the level for it to stand there
 _SAMPLES_TO_DOUBT_BAND = 16  # Losses since the onset before a provisional band can be called wrong
 
@@ -46,7 +47,7 @@ class Episode:
 
     def push(self, step: int, loss: float) -> None:
         if self.recent:
-            self.differences.append(abs(loss - self.recent[-1]))
+            self.differences.append(loss - self.recent[-1])
         self.recent.append(loss)
         self.longer.append(loss)
         self.samples += 1
@@ -90,8 +91,10 @@ class Episode:
 
     def has_lasted(self, thresholds: Thresholds, step: int, patience_steps: int) -> bool:
         """Whether it is as old as that, at the reading nearest to it, and has been seen often enough."""
-        between = (step - self.onset_range[1]) / max(1, self.samples - 1)
-        age = step - self.onset_range[0]
+        since, age = step - self.onset_range[1], step - self.onset_range[0]
+        if since >= _SPARSE_PATIENCES * max(patience_steps, thresholds.patience_steps):
+            return self.samples >= min(thresholds.patience_samples, _STANDING_SAMPLES)
+        between = since / max(1, self.samples - 1)
         return age + between / 2 >= patience_steps and self.samples >= thresholds.patience_samples
 
     def stands(self, thresholds: Thresholds, step: int, patience_steps: int, widened: float = 0.0) -> bool:
@@ -105,7 +108,8 @@ class Episode:
         share = min(
             1.0, max(0.0, (age / patience_steps - 1) / 2)
         )  # fewer errors from one patience on, fewest from three
-        if self._standard_errors <= _SIGNIFICANT + share * (_SIGNIFICANT_AT_LAST - _SIGNIFICANT):
+        outlasted = age >= thresholds.patience_steps
+        if self._standard_errors(outlasted=outlasted) <= _SIGNIFICANT + share * (_SIGNIFICANT_AT_LAST - _SIGNIFICANT):
             return False
         if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self._back_at(thresholds, widened, len(self.recent)):
             return False  # a median of eight is late to see that the last few are back
@@ -121,9 +125,9 @@ class Episode:
         lowest = min(value for _, value in list(self.marks)[-_LONG_MARKS:])
         return lowest > self.highest + thresholds.band_floor * abs(self.level)
 
-    @property
-    def _standard_errors(self) -> float:
-        noise = max(self.sigma, robust_sigma(self.differences))
+    def _standard_errors(self, *, outlasted: bool) -> float:
+        usual = median(self.differences) if outlasted and self.differences else 0.0
+        noise = max(self.sigma, robust_sigma([abs(d - usual) for d in self.differences]))
         before, since = (max(1.0, n * self.independence) for n in (self.before, len(self.longer)))
         error = _MEDIAN_ERROR * noise * math.sqrt(1 / before + 1 / since)
         excess = median(self.longer) - self.level
@@ -132,7 +136,7 @@ class Episode:
     def band_was_wrong(self, step: int, patience_steps: int) -> bool:
         """Whether a provisional band was wrong: long after, the losses still do not differ from it by their noise."""
         long_after = step - self.onset_range[0] >= 2 * patience_steps and self.samples >= _SAMPLES_TO_DOUBT_BAND
-        return self.provisional and long_after and self._standard_errors <= _SIGNIFICANT
+        return self.provisional and long_after and self._standard_errors(outlasted=False) <= _SIGNIFICANT
 
     def rises(self, step: int) -> bool:
         """Whether the excess has grown by a tenth in the second half of the episode."""
