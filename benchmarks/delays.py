@@ -117,31 +117,36 @@ def _as_json(delay: Delay) -> dict[str, object]:
 
 
 def _rows(delays: Sequence[Delay]) -> Iterable[str]:
-    yield f"{'curve':<48}{'interval':>9}{'steps':>8}{'readings':>9}   {'loss alone':>10}{'all signals':>12}{'noise only':>11}"
-    for d in sorted(delays, key=lambda d: (math_or_last(d.readings), d.curve)):
-        tests = (None,) * 3 if d.known is None else (d.known.loss_alone, d.known.all_signals, d.known.noise_only)
-        shown = "".join(f"{_or_dash(t):>{width}}" for t, width in zip(tests, (10, 12, 11), strict=True))
+    yield f"{'curve':<48}{'interval':>9}{'steps':>8}{'readings':>9}   {'test':>6}{'noise only':>12}"
+    for d in sorted(delays, key=lambda d: (_or_last(d.readings), d.curve)):
+        tests = (None, None) if d.known is None else (d.known.loss, d.known.noise_only)
+        shown = "".join(f"{_or_dash(t):>{width}}" for t, width in zip(tests, (6, 12), strict=True))
         yield f"{d.curve:<48}{d.log_interval:>9}{_or_dash(d.steps):>8}{_or_dash(d.readings):>9}   {shown}"
 
 
-def math_or_last(value: int | None) -> float:
+def _or_last(value: int | None) -> float:
     """Missed ones come last."""
     return float("inf") if value is None else value
 
 
-def _or_dash(value: int | float | None) -> str:
+def _or_dash(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
 def _summary(delays: Sequence[Delay], outcomes: Sequence[Outcome]) -> Iterable[str]:
     found = [d for d in delays if d.readings is not None]
-    yield f"{len(found)} of {len(delays)} found, {sum(d.in_time for d in found)} in time (max of 100 steps, 5 readings)"
-    yield f"median delay: {_or_dash(_median(d.readings for d in found))} readings, {_or_dash(_median(d.steps for d in found))} steps"
-    harmless = [o for o in outcomes if o.is_harmless]
-    unneeded = sum(o.unneeded for o in outcomes)
-    yield f"{unneeded} unneeded, {sum(o.overdue_step is not None for o in harmless)} overdue, of {len(harmless)} harmless curves"
+    in_time, harmless = sum(d.in_time for d in found), [o for o in outcomes if o.is_harmless]
+    unneeded, overdue = sum(o.unneeded for o in outcomes), sum(o.overdue_step is not None for o in harmless)
+    readings, steps = _median(d.readings for d in found), _median(d.steps for d in found)
+    yield f"{len(found)} of {len(delays)} found, {in_time} in time (max of 100 steps, 5 readings)"
+    yield f"median delay: {_or_dash(readings)} readings, {_or_dash(steps)} steps"
+    yield f"{unneeded} unneeded, {overdue} overdue, of {len(harmless)} harmless curves"
     for name in Known.__slots__:
-        both = [(d.readings, t) for d in found if d.known and (t := getattr(d.known, name)) is not None and d.readings is not None]
+        both = [
+            (d.readings, t)
+            for d in found
+            if d.known and (t := getattr(d.known, name)) is not None and d.readings is not None
+        ]
         later = [max(0, ours - test) for ours, test in both]
         capped = f"sum {sum(later)}, median {_or_dash(_median(later))}"
         yield (
@@ -158,7 +163,8 @@ def _median(values: Iterable[int | None]) -> float | None:
 def _header(asked: argparse.Namespace) -> str:
     part = "held out" if asked.held_out else "for tuning"
     words = " ".join(a for a in sys.argv[1:] if not a.startswith("/"))
-    return f"{date.today()}, Python {platform.python_version()}, {os.cpu_count()} CPUs; {part}\npython benchmarks/delays.py {words}\n\n"
+    about = f"{date.today()}, Python {platform.python_version()}, {os.cpu_count()} CPUs; {part}"
+    return f"{about}\npython benchmarks/delays.py {words}\n\n"
 
 
 if __name__ == "__main__":

@@ -17,9 +17,20 @@ _RECOVERING_FACTOR = 3  # Patiences that an episode is given whose loss is on it
 _LONG_PATIENCES = 10  # Patiences for which a level that was never shown before may stand, whatever the noise
 _LONG_MARKS = 16  # Medians of eight, four samples apart, that must all be above what was ever shown: 68 samples
 _RISES = 1.1  # Times the excess at half the age that is rising
-_SPARSE_PATIENCES = 2  # Patiences that the readings of a sparse log must span for as few as stand there to be enough
+_SPARSE_PATIENCES = (
+    2  # Patiences that three readings must span to be enough: one may be an outlier, the rest has lasted
+)
 _STANDING_SAMPLES = 3  # Last losses that must each be above the level for it to stand there
 _SAMPLES_TO_DOUBT_BAND = 16  # Losses since the onset before a provisional band can be called wrong
+
+
+def what_denser_gives(onset: int, step: int, readings: int, patience_steps: int, thresholds: Thresholds) -> str:
+    """Where the wait for readings was longer than that for steps; else empty. `onset` is the first step outside."""
+    between, known_by = round((step - onset) / max(1, readings - 1)), onset + patience_steps
+    enough = max(1, patience_steps // thresholds.patience_samples)
+    if between <= enough or known_by + between / 2 >= step:
+        return ""
+    return f" (of one reading in {between} steps: one in {enough} could have told by step {known_by})"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +85,10 @@ class Episode:
     def waiting(self) -> str:
         return f"{self.left_band}, peak {self.peak:.3f}: waiting to see whether it comes back by itself"
 
+    def denser(self, thresholds: Thresholds, step: int, patience_steps: int) -> str:
+        """What a denser log would have given, as the end of a sentence; empty where the readings were dense enough."""
+        return what_denser_gives(self.onset_range[1], step, self.samples, patience_steps, thresholds)
+
     @property
     def stands_at(self) -> float:
         return median(self.recent)
@@ -90,7 +105,8 @@ class Episode:
         return back and median(self.longer) <= self._back_at(thresholds, widened, len(self.longer))
 
     def has_lasted(self, thresholds: Thresholds, step: int, patience_steps: int) -> bool:
-        """Whether it is as old as that, at the reading nearest to it, and has been seen often enough."""
+        """Whether it is as old as that, at the reading nearest to it, and has been seen often enough: three readings
+        are, where they span two patiences."""
         since, age = step - self.onset_range[1], step - self.onset_range[0]
         if since >= _SPARSE_PATIENCES * max(patience_steps, thresholds.patience_steps):
             return self.samples >= min(thresholds.patience_samples, _STANDING_SAMPLES)
@@ -126,6 +142,8 @@ class Episode:
         return lowest > self.highest + thresholds.band_floor * abs(self.level)
 
     def _standard_errors(self, *, outlasted: bool) -> float:
+        """By how many it stands above its level. `outlasted`: once it has outlasted the patience, the slope of a loss
+        that moves on is no noise; before, it may be on its way back."""
         usual = median(self.differences) if outlasted and self.differences else 0.0
         noise = max(self.sigma, robust_sigma([abs(d - usual) for d in self.differences]))
         before, since = (max(1.0, n * self.independence) for n in (self.before, len(self.longer)))
