@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from .curves import HARMLESS, Curve
 from .scoring import onset_of, tolerance
 
-__all__ = ["Harmless", "knowable_step"]
+__all__ = ["SIGNALS", "Harmless", "knowable_step", "lost_rows", "overdue_rows", "stretches_of"]
 
 Array = NDArray[np.float64]
 BLOCK, BEFORE = 8, 8
@@ -47,8 +47,8 @@ class Harmless:
         for curve in curves:
             if curve.label not in HARMLESS:
                 continue
-            self.skipped = max(self.skipped, *(run for _, run in _lost(curve)), 0)
-            for part in _stretches(curve):
+            self.skipped = max(self.skipped, *(run for _, run in lost_rows(curve)), 0)
+            for part in stretches_of(curve):
                 for age, rows in _of_all_blocks(curve, part):
                     found.setdefault(age, []).append(rows)
         self._rows = {age: np.concatenate(rows) for age, rows in found.items()}
@@ -76,7 +76,7 @@ def knowable_step(curve: Curve, harmless: Harmless, *, together: bool = False) -
     if onset is None:
         return None
     at = next((i for i, step in enumerate(curve.steps) if step >= onset), len(curve.steps))
-    ends = [curve.steps[first + harmless.skipped] for first, run in _lost(curve) if run > harmless.skipped]
+    ends = [curve.steps[first + harmless.skipped] for first, run in lost_rows(curve) if run > harmless.skipped]
     blocks = _of_signals(curve, range(at % BLOCK, len(curve.steps)))
     for age, k in _ages(curve):
         pairs = _pairs(blocks, k)[at // BLOCK :]
@@ -92,7 +92,7 @@ def _ages(curve: Curve) -> Iterable[tuple[int, int]]:
     return ((age, k) for age, k in each if k)
 
 
-def _lost(curve: Curve) -> list[tuple[int, int]]:
+def lost_rows(curve: Curve) -> list[tuple[int, int]]:
     """(first row, rows) of each stretch without an update or a finite loss."""
     skipped = curve.columns.get("skipped", ())
     runs: list[tuple[int, int]] = []
@@ -107,7 +107,7 @@ def _lost(curve: Curve) -> list[tuple[int, int]]:
     return runs
 
 
-def _stretches(curve: Curve) -> list[range]:
+def stretches_of(curve: Curve) -> list[range]:
     """The rows between changes: planned ones, of the settings, of the attempt."""
     attempts = curve.attempts()
     cuts = {0, len(curve.steps)}
@@ -180,7 +180,7 @@ def _of_all_blocks(curve: Curve, rows: range) -> Iterable[tuple[int, Array]]:
     if len(rows) < BLOCK:
         return
     blocks = _of_signals(curve, rows)
-    overdue = _overdue(curve, rows)
+    overdue = overdue_rows(curve, rows)
     for age, k in _ages(curve):
         pairs = _pairs(blocks, k)
         known = ~np.isnan(pairs).any(axis=2).all(axis=1) & ~overdue[k * BLOCK - 1 :: BLOCK][: len(pairs)]
@@ -188,7 +188,7 @@ def _of_all_blocks(curve: Curve, rows: range) -> Iterable[tuple[int, Array]]:
             yield age, pairs[known].astype(np.float32)
 
 
-def _overdue(curve: Curve, rows: range) -> NDArray[np.bool_]:
+def overdue_rows(curve: Curve, rows: range) -> NDArray[np.bool_]:
     """Whether a labelled spike has outlasted the deadline there: a verdict then is not counted against a judge."""
     steps = np.array(curve.steps)[rows.start : rows.stop]
     late = [(e.onset + tolerance(curve), e.end) for e in curve.events if e.kind == "spike"]

@@ -2,7 +2,9 @@
 
 Noise band: level + max(6 sigma, 2 % of the level), also above the height that three lone outliers of the last 1,024
 samples reached. Level: min(median of the last 4 block medians, mean of the last 2). sigma = 1.4826 median(|difference
-of neighbours|) / sqrt(2), or the wander around the chord if larger. The band never learns from values outside it.
+of neighbours|) / sqrt(2), or the wander around the chord if larger; in the first 512 samples, where they fall by
+four times the former, around a chord straight in samples^-1/2, if smaller: an early loss bends. The band never learns
+from values outside it.
 
 Source: Donoho & Johnstone 1994, 4.2.
 """
@@ -24,6 +26,8 @@ _WANDERING_BLOCKS = 12
 # Values that the wandering is taken from (96) and how far apart: over longer lags an early loss bends more than it
 # wanders.
 _WANDERING_LAGS = (8, 16)
+_FALL = -0.5  # Power of the place over which an early loss is straight: between the logarithm and the inverse
+_FALLS = 4  # Times the neighbours' noise that the values must fall for their bend to be looked for
 _WANDERINGS = 2  # Estimates of the wandering whose median is taken: 96 values are few independent ones
 _COLD_BLOCKS = 2  # Blocks without which a band is provisional
 _COLD_FLOOR = 0.25  # Width of a provisional band (share of its level): a quarter more loss is news after one sample
@@ -72,6 +76,29 @@ def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:
         chords = sorted([middle - (left + right) * 0.5 for left, middle, right in triples])
         n = len(chords)
         sigmas.append((chords[(3 * n) // 4] - chords[n // 2]) / 0.6745 / _SQRT_3_2)
+    return max(sigmas, default=0.0)
+
+
+def bent_wandering_sigma(values: Sequence[float], lags: Sequence[int], first: int) -> float:
+    """`wandering_sigma` of a series that falls as a power of its place; `first`: that of the first value, from 1 on.
+
+    The chord is straight over place^-1/2: between two ends far apart in the fall a loss of that form lies on it, and
+    far below a straight chord, by as much as 96 readings of a sparse log fall. Each chord's own sigma divides it, since
+    its nearer end counts more. 0 where there are fewer than four chords of the shortest lag.
+    """
+    sigmas: list[float] = []
+    for lag in lags:
+        if len(values) < 2 * lag + 4:
+            continue
+        chords = []
+        for at in range(lag, len(values) - lag, lag // 4 or 1):
+            left, middle, right = ((first + place) ** _FALL for place in (at - lag, at, at + lag))
+            share = (left - middle) / (left - right)  # of the right end
+            chord = values[at] - share * values[at + lag] - (1 - share) * values[at - lag]
+            chords.append(chord / math.sqrt(1 + share**2 + (1 - share) ** 2))
+        chords.sort()
+        n = len(chords)
+        sigmas.append((chords[(3 * n) // 4] - chords[n // 2]) / 0.6745)
     return max(sigmas, default=0.0)
 
 
@@ -167,10 +194,22 @@ class NoiseBand:
         blocks = list(self._values)
         neighbours = robust_sigma([abs(b - a) for block in blocks[-_NOISE_BLOCKS:] for a, b in pairwise(block)])
         self.neighbours = neighbours
-        self._wandering.append(wandering_sigma(list(chain.from_iterable(blocks)), _WANDERING_LAGS))
+        self._wandering.append(self._wander(list(chain.from_iterable(blocks)), neighbours))
         sigma = max(neighbours, median(self._wandering))
         self.independence = (neighbours / sigma) ** 2 if sigma > 0 else 1.0
         return sigma
+
+    def _wander(self, values: Sequence[float], neighbours: float) -> float:
+        """Over the straight chord; in the first 512 values, where these fall by far more than their noise, over the
+        bent one if it is less: such a fall may be all that the straight chord shows."""
+        straight = wandering_sigma(values, _WANDERING_LAGS)
+        if straight <= neighbours or self._blocks >= _SETTLED_BLOCKS:
+            return straight
+        quarter = len(values) // 4
+        if median(values[:quarter]) - median(values[-quarter:]) <= _FALLS * neighbours:
+            return straight
+        first = max(1, (self._blocks + 1) * BLOCK - len(values) + 1)
+        return min(straight, bent_wandering_sigma(values, _WANDERING_LAGS, first))
 
     @property
     def highest(self) -> float:

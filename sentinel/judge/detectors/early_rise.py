@@ -10,6 +10,7 @@ import math
 from itertools import pairwise
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
+from sentinel.judge.detectors.episode import what_denser_gives
 from sentinel.judge.noise_band import BLOCK, median, robust_sigma
 from sentinel.judge.readings import Samples
 
@@ -59,6 +60,7 @@ class EarlyRise(Detector):
         reason = (
             f"the last {self._above} losses are {min(self._losses[-self._above :]):.3f} or more, from step {first} on: "
             f"the best five before are at {self._best:.3f}, and it does not come back"
+            f"{what_denser_gives(first, self._steps[-1], self._above, known.patience_steps, known.thresholds)}"
         )
         return Finding(onset_range=(self._steps[-self._above - 1] + 1, first), reason=reason)
 

@@ -17,8 +17,20 @@ _RECOVERING_FACTOR = 3  # Patiences that an episode is given whose loss is on it
 _LONG_PATIENCES = 10  # Patiences for which a level that was never shown before may stand, whatever the noise
 _LONG_MARKS = 16  # Medians of eight, four samples apart, that must all be above what was ever shown: 68 samples
 _RISES = 1.1  # Times the excess at half the age that is rising
+_SPARSE_PATIENCES = (
+    2  # Patiences that three readings must span to be enough: one may be an outlier, the rest has lasted
+)
 _STANDING_SAMPLES = 3  # Last losses that must each be above the level for it to stand there
 _SAMPLES_TO_DOUBT_BAND = 16  # Losses since the onset before a provisional band can be called wrong
+
+
+def what_denser_gives(onset: int, step: int, readings: int, patience_steps: int, thresholds: Thresholds) -> str:
+    """Where the wait for readings was longer than that for steps; else empty. `onset` is the first step outside."""
+    between, known_by = round((step - onset) / max(1, readings - 1)), onset + patience_steps
+    enough = max(1, patience_steps // thresholds.patience_samples)
+    if between <= enough or known_by + between / 2 >= step:
+        return ""
+    return f" (of one reading in {between} steps: one in {enough} could have told by step {known_by})"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +58,7 @@ class Episode:
 
     def push(self, step: int, loss: float) -> None:
         if self.recent:
-            self.differences.append(abs(loss - self.recent[-1]))
+            self.differences.append(loss - self.recent[-1])
         self.recent.append(loss)
         self.longer.append(loss)
         self.samples += 1
@@ -73,6 +85,10 @@ class Episode:
     def waiting(self) -> str:
         return f"{self.left_band}, peak {self.peak:.3f}: waiting to see whether it comes back by itself"
 
+    def denser(self, thresholds: Thresholds, step: int, patience_steps: int) -> str:
+        """What a denser log would have given, as the end of a sentence; empty where the readings were dense enough."""
+        return what_denser_gives(self.onset_range[1], step, self.samples, patience_steps, thresholds)
+
     @property
     def stands_at(self) -> float:
         return median(self.recent)
@@ -89,9 +105,12 @@ class Episode:
         return back and median(self.longer) <= self._back_at(thresholds, widened, len(self.longer))
 
     def has_lasted(self, thresholds: Thresholds, step: int, patience_steps: int) -> bool:
-        """Whether it is as old as that, at the reading nearest to it, and has been seen often enough."""
-        between = (step - self.onset_range[1]) / max(1, self.samples - 1)
-        age = step - self.onset_range[0]
+        """Whether it is as old as that, at the reading nearest to it, and has been seen often enough: three readings
+        are, where they span two patiences."""
+        since, age = step - self.onset_range[1], step - self.onset_range[0]
+        if since >= _SPARSE_PATIENCES * max(patience_steps, thresholds.patience_steps):
+            return self.samples >= min(thresholds.patience_samples, _STANDING_SAMPLES)
+        between = since / max(1, self.samples - 1)
         return age + between / 2 >= patience_steps and self.samples >= thresholds.patience_samples
 
     def stands(self, thresholds: Thresholds, step: int, patience_steps: int, widened: float = 0.0) -> bool:
@@ -105,7 +124,8 @@ class Episode:
         share = min(
             1.0, max(0.0, (age / patience_steps - 1) / 2)
         )  # fewer errors from one patience on, fewest from three
-        if self._standard_errors <= _SIGNIFICANT + share * (_SIGNIFICANT_AT_LAST - _SIGNIFICANT):
+        outlasted = age >= thresholds.patience_steps
+        if self._standard_errors(outlasted=outlasted) <= _SIGNIFICANT + share * (_SIGNIFICANT_AT_LAST - _SIGNIFICANT):
             return False
         if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self._back_at(thresholds, widened, len(self.recent)):
             return False  # a median of eight is late to see that the last few are back
@@ -121,9 +141,11 @@ class Episode:
         lowest = min(value for _, value in list(self.marks)[-_LONG_MARKS:])
         return lowest > self.highest + thresholds.band_floor * abs(self.level)
 
-    @property
-    def _standard_errors(self) -> float:
-        noise = max(self.sigma, robust_sigma(self.differences))
+    def _standard_errors(self, *, outlasted: bool) -> float:
+        """By how many it stands above its level. `outlasted`: once it has outlasted the patience, the slope of a loss
+        that moves on is no noise; before, it may be on its way back."""
+        usual = median(self.differences) if outlasted and self.differences else 0.0
+        noise = max(self.sigma, robust_sigma([abs(d - usual) for d in self.differences]))
         before, since = (max(1.0, n * self.independence) for n in (self.before, len(self.longer)))
         error = _MEDIAN_ERROR * noise * math.sqrt(1 / before + 1 / since)
         excess = median(self.longer) - self.level
@@ -132,7 +154,7 @@ class Episode:
     def band_was_wrong(self, step: int, patience_steps: int) -> bool:
         """Whether a provisional band was wrong: long after, the losses still do not differ from it by their noise."""
         long_after = step - self.onset_range[0] >= 2 * patience_steps and self.samples >= _SAMPLES_TO_DOUBT_BAND
-        return self.provisional and long_after and self._standard_errors <= _SIGNIFICANT
+        return self.provisional and long_after and self._standard_errors(outlasted=False) <= _SIGNIFICANT
 
     def rises(self, step: int) -> bool:
         """Whether the excess has grown by a tenth in the second half of the episode."""

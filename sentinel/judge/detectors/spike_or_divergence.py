@@ -3,14 +3,16 @@
 Spike: a loss above the band. It ends when the median of 8 is at the old level, or the medians of 8 and 32 are within
 0.5 % or three standard errors of it. Divergence: not back after the patience, median of 32 six standard errors above
 the level after one patience, falling to four after three; or, after ten, the last 16 medians of 8 all above every one
-of the 64 blocks before the onset, by 2 %.
+of the 64 blocks before the onset, by 2 %. The noise is the level's or, if larger, that of the losses since, once the
+patience is over without their slope.
 
-Patience: patience_steps to the nearest reading, or patience_samples if later; twice the slowest spike that this run
-recovered from, ten patiences at most; three for a loss on its way back. Shares of it multiply, 30 % at the least: 50 %
-where another signal has left its band (in half of the samples since the onset or in eight, and in the later half of
-them) or the loss scale has collapsed, 40 % where that signal was outside in four of five samples, 16 at the least, and
-still is; 50 % where update norm or sum of sqrt(v) is below 40 % of its level from before (the model does not learn any
-more); 70 % where the loss is a tenth higher above its level than at half of the episode's age.
+Patience: patience_steps to the nearest reading, or patience_samples if later, three where they span two patiences;
+twice the slowest spike that this run recovered from, ten patiences at most; three for a loss on its way back. Shares of
+it multiply, 30 % at the least: 50 % where another signal has left its band (in half of the samples since the onset or
+in eight, and in the later half of them) or the loss scale has collapsed, 40 % where that signal was outside in four of
+five samples, 16 at the least, and still is; 50 % where update norm or sum of sqrt(v) is below 40 % of its level from
+before (the model does not learn any more); 70 % where the loss is a tenth higher above its level than at half of the
+episode's age.
 """
 
 from __future__ import annotations
@@ -148,6 +150,7 @@ class LeftBand(Detector):
             reason = (
                 f"{episode.left_band}, peaked at {episode.peak:.3f} and stands at {episode.stands_at:.3f}: "
                 f"{step - episode.onset_range[1]} steps later it has not come back by itself"
+                f"{episode.denser(t, step, known.patience_steps)}"
             )
             return Finding(onset_range=episode.onset_range, reason=reason)
         return None
