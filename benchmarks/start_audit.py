@@ -39,7 +39,6 @@ from sentinel.plan.facts import Facts, readings_of
 from sentinel.plan.observation import FoldersSeen
 from sentinel.plan.starts.audit import Continued, StartAudit, Trail
 from sentinel.plan.starts.checks import audit
-from sentinel.plan.starts.epochs import foreseen
 from sentinel.vocabulary.numbers import dump_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -168,7 +167,7 @@ def audit_alone(look: Look) -> StartAudit | None:
     parent, at = look.history.parent(attempt) if attempt is not None else (None, 0)
     line = look.history.lineage(parent) if parent is not None else ()
     trail = Trail(s for s in line if s.global_step <= at)
-    trail.foresee(at, foreseen(parent, at) if parent is not None else ())
+    trail.foresee(at, parent.foreseen(at) if parent is not None else ())
     return audit(replace(start, ancestor=replace(start.ancestor, later=(), trail=trail)))
 
 

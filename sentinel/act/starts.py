@@ -18,7 +18,7 @@ from sentinel.plan.incident.log_outcomes import UNDO, Intent
 from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
 from sentinel.plan.starts.checks import audit
-from sentinel.plan.starts.epochs import foreseen, stops_before
+from sentinel.plan.starts.epochs import stops_before
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
@@ -89,7 +89,7 @@ def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
             recent.append(sample)
         elif sample.global_step <= at + FIRST:
             later.append(sample)
-    trail.foresee(at, foreseen(parent, at))
+    trail.foresee(at, parent.foreseen(at))
     layers = next((one for one in parent.layers if one.global_step == at), None)
     saved = next((one for one in reversed(parent.states) if one.global_step == at), None)
     return Ancestor(

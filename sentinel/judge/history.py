@@ -57,6 +57,10 @@ class Attempt:
             return "finished"
         return f"stopped at step {step}, before its planned end of {' or '.join(short_of)}"
 
+    def foreseen(self, at: int) -> tuple[int, ...]:
+        """The digests of the batches after step `at`, as they were reported when it was saved."""
+        return next((saved.next_batch_digests for saved in self.saved if saved.global_step == at), ())
+
 
 class Again(Protocol):
     def __call__(self, attempt: int, after: int = -1, /) -> Iterable[Sample]:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import subprocess
 import sys
-import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.local import LocalJobs
-from sentinel.plan.incident.events import fold
-from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.numbers import dump_json
 from tests.adapters.pagers import free_port
-from tests.support.rescued_runs import CONFIGURATION, PROGRAM, ROOT, assert_rescued
+from tests.support.rescued_runs import CONFIGURATION, PROGRAM, ROOT, assert_rescued, watched
 
 pytestmark = pytest.mark.full
 
@@ -50,25 +44,6 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     yield tmp_path
     LocalJobs(tmp_path / "state").stop(grace_s=20)
-
-
-def watched(folder: Path, within_s: float = 400.0, kills: Sequence[float] = ()) -> Incident:
-    """From the first step to the end of the watch, which is killed after each of so many seconds and started again."""
-    state = folder / "state"
-    command = tomllib.loads((folder / "llama.toml").read_text())["launcher"]["command"]
-    jobs = LocalJobs(state)
-    jobs.start(command, cwd=folder, extra_env={}, log_path=state / "job.log")
-    line = [sys.executable, "-m", "sentinel", "watch", "--run", str(folder / "llama.toml")]
-    for number, after_s in enumerate(kills):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(line, capture_output=True, timeout=after_s, check=False)  # which kills it
-            assert number > len(kills) // 2, "the watch ended by itself"
-    ran = subprocess.run(line, capture_output=True, text=True, timeout=within_s, check=False)
-    jobs.stop(grace_s=20)
-    told = ran.stdout + ran.stderr
-    assert ran.returncode == 0, f"{told[-3000:]}\n{(state / 'job.log').read_text()[-2000:]}"
-    (incident,) = fold(IncidentLog(state / "incidents.jsonl").read())
-    return incident
 
 
 @pytest.mark.timeout(600)

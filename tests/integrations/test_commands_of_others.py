@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.adapters.local import LocalJobs
 from sentinel.vocabulary.numbers import dump_json
-from tests.e2e.test_huggingface_rescue import CONFIGURATION, assert_rescued, watched
+from tests.support.rescued_runs import CONFIGURATION, assert_rescued, watched
 
 pytestmark = pytest.mark.full
 

@@ -14,7 +14,7 @@ from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
-from tests.e2e.test_huggingface_rescue import CONFIGURATION, watched
+from tests.support.rescued_runs import CONFIGURATION, watched
 
 pytestmark = pytest.mark.full
 

@@ -1,11 +1,19 @@
-"""A run of Hugging Face's Trainer that is rescued: its configuration, its program, and what shows that it was."""
+"""A run of Hugging Face's Trainer that is rescued: its configuration and program, its watch, what shows that it was."""
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
+from sentinel.adapters.local import LocalJobs
+from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.support.log_lines import lines_of
@@ -37,6 +45,25 @@ target = "before_risky_window"
 reseed = true
 lr_factor = 0.125
 """
+
+
+def watched(folder: Path, within_s: float = 400.0, kills: Sequence[float] = ()) -> Incident:
+    """From the first step to the end of the watch, which is killed after each of so many seconds and started again."""
+    state = folder / "state"
+    command = tomllib.loads((folder / "llama.toml").read_text())["launcher"]["command"]
+    jobs = LocalJobs(state)
+    jobs.start(command, cwd=folder, extra_env={}, log_path=state / "job.log")
+    line = [sys.executable, "-m", "sentinel", "watch", "--run", str(folder / "llama.toml")]
+    for number, after_s in enumerate(kills):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(line, capture_output=True, timeout=after_s, check=False)  # which kills it
+            assert number > len(kills) // 2, "the watch ended by itself"
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=within_s, check=False)
+    jobs.stop(grace_s=20)
+    told = ran.stdout + ran.stderr
+    assert ran.returncode == 0, f"{told[-3000:]}\n{(state / 'job.log').read_text()[-2000:]}"
+    (incident,) = fold(IncidentLog(state / "incidents.jsonl").read())
+    return incident
 
 
 def assert_rescued(run: Path, incident: Incident) -> None:

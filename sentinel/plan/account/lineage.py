@@ -11,7 +11,7 @@ from sentinel.plan.incident.incident import Proof, Rollback
 from sentinel.plan.starts.audit import EPOCH, FIRST, NEXT_EPOCH, RECENT, REPLAYED, SKIPPED, Ancestor, Start, Trail
 from sentinel.plan.starts.checks import position
 from sentinel.plan.starts.curves import data
-from sentinel.plan.starts.epochs import epochs, foreseen, stops_before
+from sentinel.plan.starts.epochs import epochs, stops_before
 from sentinel.plan.starts.evidence import FIRST_STEPS
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
@@ -77,7 +77,7 @@ class _Reading:
         trail, known = self._trail, len(self._trail.steps)
         for sample in self._later:
             trail.note(sample)
-        trail.foresee(self._at, foreseen(parent, self._at))
+        trail.foresee(self._at, parent.foreseen(self._at))
         ancestor = Ancestor(
             started=parent.started,
             recent=tuple(self._recent),

@@ -31,11 +31,6 @@ def stops_before(history: History, parent: Attempt, at: int) -> tuple[int, ...]:
     return tuple(sorted(steps)[-_MOST_STOPS:])
 
 
-def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:
-    """The digests of the batches after step `at`, as they were reported when it was saved."""
-    return next((saved.next_batch_digests for saved in parent.saved if saved.global_step == at), ())
-
-
 def epoch_samples(start: Start, ancestor: Ancestor) -> int | None:
     """As the attempt reports it, else the one before; 0 for a stream, None where neither does."""
     if start.started.epoch_samples is None and ancestor.started is not None:
