@@ -134,10 +134,8 @@ def _by_count(start: Start, ancestor: Ancestor) -> bool | None:
 def _by_batches(at: int, ancestor: Ancestor) -> bool | None:
     """By where the first batch came again before; else by the other saves: where one of them was within an epoch, that
     this one is just at an end would be chance."""
-    trail = ancestor.trail
-    first = trail.steps[0]
-    begun = trail.digest(first)
-    if begun is None:
+    trail, first = ancestor.trail, ancestor.trail.steps[0]
+    if (begun := trail.digest(first)) is None:
         return None
     known = [(step, trail.digest(step)) for step in range(at + 1, at + 3)]
     if any(digest not in (None, trail.digest(first + step - at - 1)) for step, digest in known):
