@@ -54,8 +54,8 @@ trl llamafactory: %: .venv-%/installed # programs of others that the second tier
 .venv-%/installed: tests/integrations/%.txt
 	@echo "==> $* in .venv-$*: about a minute"
 	@$(PYTHON) -m venv --clear .venv-$*
-	@.venv-$*/bin/pip install -q -c constraints.txt torch
-	@.venv-$*/bin/pip install -q --no-deps -r $<
+	@.venv-$*/bin/pip install -q --no-compile -c constraints.txt torch
+	@.venv-$*/bin/pip install -q --no-compile --no-deps -r $<
 	@rm -f .venv-$*/lib/python*/site-packages/torchaudio/lib/*.so # built for CUDA: torch for the CPU can't load them
 	@touch $@
 
