@@ -84,6 +84,13 @@ class RayCluster:
         ]
         return {row["name"]: row["state"] for row in rows}
 
+    def forget_all(self) -> None:
+        """Stops and deletes every job, until none is shown."""
+        while jobs := self.jobs():
+            for name, state in jobs.items():
+                verb = "stop" if state in ("PENDING", "RUNNING") else "delete"
+                self.run("ray", "job", verb, "--address", ADDRESS, name, expect=None)
+
     def submit(self, name: str, *words: str) -> None:
         """As a person does it."""
         line = ["ray", "job", "submit", "--address", ADDRESS, "--no-wait", "--submission-id", name]
