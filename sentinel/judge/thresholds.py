@@ -37,7 +37,8 @@ class Thresholds:
     patience_samples: Annotated[int, AT_LEAST_1] = 5
     """Samples that must have been seen since the onset, however many steps they are apart.
 
-    A trainer that logs every 50 steps has shown two readings in 100: two can't tell a spike from a divergence.
+    A trainer that logs every 50 steps has shown two readings in 100: two can't tell a spike from a divergence. Three
+    are enough where they span two patiences.
     """
 
     healed_window_samples: Annotated[int, Range(least=1, most=8)] = 8

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sentinel.judge.events import Event
+from sentinel.judge.noise_band import NoiseBand
 from sentinel.judge.readings import Readings
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -75,3 +76,33 @@ def test_eight_losses_in_a_row_are_a_rise_and_seven_are_none() -> None:
     loss[24:] = 1.1 * loss[24]
     assert called(loss[:31], 100) == []
     assert [event.verdict_step for event in called(loss, 100)] == [3200]
+
+
+def test_three_readings_of_a_sparse_log_are_enough_and_the_reason_says_what_a_denser_one_gives() -> None:
+    steady = healthy("flat", 48, 0.003)
+    stands = np.concatenate([steady, 1.5 * healthy("flat", 3, 0.003)])
+    assert called(stands[:-1], 100) == called(stands, 90) == []
+    (event,) = called(stands, 100)
+    assert event.verdict_step == 5100
+    (event,) = called(np.concatenate([steady, 1.5 * healthy("flat", 3, 0.003)]), 2000)
+    assert event.verdict_step == 51 * 2000
+    assert "of one reading in 2000 steps: one in 20 could have told by step 98100" in event.reason
+    (event,) = called(np.concatenate([steady, 1.5 * healthy("flat", 200, 0.003)]), 1)
+    assert "of one reading in" not in event.reason
+
+
+def test_the_slope_of_a_loss_that_rises_is_no_noise_of_it() -> None:
+    (event,) = called(np.concatenate([healthy("flat", 48, 0.003), [2.5, 4.0, 5.5]]), 2000)
+    assert event.verdict_step == 51 * 2000
+
+
+def test_the_bend_of_the_first_losses_is_no_noise_of_a_log_of_few_points() -> None:
+    """With a straight chord it is taken for half as much noise again, and the band is as much wider."""
+    sigmas = []
+    for seed in range(9):
+        losses = 2 + 20 * np.arange(1, 65) ** -0.6 + 0.1 * np.random.default_rng(seed).standard_normal(64)
+        band = NoiseBand(sigmas=6.0, floor=0.02)
+        for block in losses.reshape(-1, 8):
+            band.learn(block.tolist())
+        sigmas.append(band.sigma)
+    assert np.median(sigmas) < 0.18, sigmas
