@@ -32,5 +32,5 @@ def recipe_keys(name: str) -> dict[str, Any]:
 
 def recipe_files(name: str) -> dict[str, str]:
     """{file name: text} of what its commands need beside the configuration, in the launcher's working directory."""
-    files = (recipes_folder() / name).iterdir()
+    files = (path for path in (recipes_folder() / name).iterdir() if path.is_file())  # and not pip's __pycache__
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(files) if path.name != _TABLES}
