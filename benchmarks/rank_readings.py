@@ -16,7 +16,6 @@ import os
 import resource
 import socket
 import statistics
-import threading
 import time
 from typing import Any
 
@@ -84,11 +83,9 @@ def of_rank(steps: int, layers: int, period_s: float) -> dict[str, Any]:
 
 
 def _thread_s(ranks: Ranks) -> float:
-    """Processor time of the ranks' thread so far, in seconds; 0 where there is none."""
-    thread: threading.Thread | None = ranks._thread
-    if thread is None or thread.ident is None:
-        return 0.0
-    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    """Processor time of the ranks' threads so far, in seconds; 0 where there are none."""
+    clocks = (time.pthread_getcpuclockid(one.ident) for one in ranks._threads if one.ident is not None)
+    return sum(time.clock_gettime(clock) for clock in clocks)
 
 
 def on_ranks(world: int, steps: int, layers: int, period_s: float) -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.data_chains.loop import BUGS, RightLoader, life, nan_called_finished, second_resume_from_zero
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.commands import app
 from tests.hooks.trainer import environment, train
+from tests.support.log_lines import lines_of
 
 
 def configured(folder: Path) -> str:
@@ -74,7 +74,7 @@ def test_the_watch_alarms_at_the_first_steps_of_the_faulty_resume(tmp_path: Path
     journal.write_text("".join(lines[:5]))  # its start, and four steps
     watch = [sys.executable, "-m", "sentinel", "watch", "--once", "--observe", "--run", configured(tmp_path)]
     subprocess.run(watch, env=dict(os.environ), capture_output=True, timeout=120, check=False)
-    events = IncidentLog(tmp_path / "incidents.jsonl").read()
+    events = lines_of(tmp_path / "incidents.jsonl")
     (told,) = [e for e in events if e["event"] == "alert_firing" and e["topic"] == "bad_start"]
     assert told["reason"].startswith("data from epoch start: step 41 is trained on the batch of step 1 again")
 

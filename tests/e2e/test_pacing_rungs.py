@@ -123,7 +123,7 @@ def test_what_a_rung_switches_on_is_performed_and_confirmed(performed: tuple[Run
     decision, (before, after) = rolled_back(runs.root / rung), starts(runs.root / rung)
     assert decision.unconfirmed == ()
     checks = prove(decision, Evidence(started=after))
-    assert [check.to_json() for check in checks if check.answer is not Proof.CONFIRMED] == []
+    assert [check for check in checks if check.answer is not Proof.CONFIRMED] == []
     read = {key: getattr(after, key) for key in ("resumed_from", "first_sample_index", "consumed_tokens", "rollback")}
     ignored = replace(before, **read)  # it has read what was decided, and goes on as it was
     assert Proof.CONTRADICTED in {check.answer for check in prove(decision, Evidence(started=ignored))}

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.adapters.pagers import free_port
+from tests.support.log_lines import lines_of
 
 pytestmark = pytest.mark.full
 
@@ -89,7 +89,7 @@ def test_a_plain_loop_that_diverges_is_rolled_back_and_its_decisions_are_confirm
     ran = subprocess.run(line, capture_output=True, text=True, timeout=800, check=False)
     job = (run / "state" / "job.log").read_text()[-2000:]
     assert ran.returncode == 0, f"{(ran.stdout + ran.stderr)[-3000:]}\n{job}"
-    events: list[dict[str, Any]] = [dict(e) for e in IncidentLog(run / "state" / "incidents.jsonl").read()]
+    events: list[dict[str, Any]] = lines_of(run / "state" / "incidents.jsonl")
     (proved,) = (e for e in events if e["event"] in ("proved", "not_verified", "not_proved"))
     assert proved["event"] == "proved"
     changed = {check["what"] for check in proved["checks"] if check["changed"]}

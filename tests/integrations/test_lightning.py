@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
+from tests.support.log_lines import lines_of
 from tests.support.rescued_runs import CONFIGURATION, watched
 
 pytestmark = pytest.mark.full
@@ -42,7 +42,7 @@ def test_a_diverged_training_is_rolled_back_and_restarted_with_a_lower_lr(folder
     command = [str(PYTHON), PROGRAM, str(folder), "--own"]
     (folder / "llama.toml").write_text(without_seed.format(command=dump_json(command)))
     incident = watched(folder)
-    events = [dict(event) for event in IncidentLog(folder / "state" / "incidents.jsonl").read()]
+    events = lines_of(folder / "state" / "incidents.jsonl")
     (proved,) = (e for e in events if e["event"] in ("proved", "not_verified", "not_proved"))
     assert proved["event"] == "proved"
     assert {c["what"] for c in proved["checks"] if c["changed"]} >= {"lr_schedule", "lr of the first steps"}

@@ -25,6 +25,7 @@ from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Samp
 from tests.judge import all_kept
 from tests.judge.all_kept import AllKept
 from tests.support.decisions import DECISION
+from tests.support.facts import look_of
 from tests.support.lives import LAST, life, stories
 from tests.support.recovery_plans import incident
 from tests.support.recovery_plans import run as run_state
@@ -189,7 +190,7 @@ def look(watched: Watched, *, finished: bool) -> Look:
     kind = VerdictKind.FINISHED if finished else VerdictKind.HEALTHY
     verdict = Verdict(kind=kind, reason="…")
     series = watched.following.series
-    return Look.of(watched.history, series, run=run_state(), verdict=verdict, events=())
+    return look_of(watched.history, series, run_state().changed(verdict=verdict))
 
 
 def asked(watched: Watched, rollback: Rollback, ill: Incident, danger: Danger, *, finished: bool) -> tuple[Any, Any]:

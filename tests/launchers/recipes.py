@@ -102,7 +102,7 @@ def newest(folder: Path) -> Incident | None:
 
 def kinds(folder: Path) -> list[str]:
     """Of the incident log's events."""
-    return [str(event["event"]) for event in IncidentLog(folder / "state" / "incidents.jsonl").read()]
+    return [event.kind for event in IncidentLog(folder / "state" / "incidents.jsonl").read()]
 
 
 def checkpoints(folder: Path) -> list[str]:

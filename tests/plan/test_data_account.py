@@ -18,8 +18,8 @@ from sentinel.judge.verdict import Context, VerdictKind, judge
 from sentinel.plan.account.coverage import MOST_INTERVALS, Positions
 from sentinel.plan.alerts.alerts import alerts_of
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.facts import journals_of
-from sentinel.plan.turn import next_turn
+from sentinel.plan.outcome import Memory
+from sentinel.plan.turn import decide
 from sentinel.vocabulary.sample import Record, RunStarted, Sample
 from tests.plan.looks import DOWN, history, look
 from tests.tiers import full
@@ -176,8 +176,8 @@ def test_such_an_end_is_paged_and_the_job_is_not_started_again(mode: Any) -> Non
     made = history(ended="finished")
     policy = Policy(mode=mode, restart_on_crash=True)
     seen = look(history=made, verdict=DOWN)
-    assert journals_of(made)[-1].end_reason == "finished"
-    turn = next_turn(seen, policy)
+    assert seen.readings.journals[-1].end_reason == "finished"
+    turn = decide(seen, policy, Memory())
     assert (turn.actions, turn.outcome) == ((), None)
     (alert,) = [one for one in alerts_of(seen, policy, turn) if one.topic == "down"]
     assert "it is not started again" in (alert.reason or "")
