@@ -115,7 +115,9 @@ def main() -> None:
         state_dir=state,
         run="plain",
         trainer="examples/plain_pytorch.py",
-        position=lambda: trainer_hooks.Position(consumed_samples=(step + 1) * per_step, seqlen=SEQLEN),
+        position=lambda: trainer_hooks.Position(
+            consumed_samples=(step + 1) * per_step, global_batch_samples=per_step, seqlen=SEQLEN
+        ),
     )
     hook.run_started(total_steps=options.steps, checkpoint_interval_steps=options.save_every)  # the proof
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
@@ -99,10 +100,15 @@ def attach(
         measure=measure,
         declared={"trainer": trainer, "applies": None if applies is None else tuple(applies)},
         ranks=ranks,
-        at_start=dict if decisions is None else decisions.facts,
+        at_start=partial(_resumed, step) if decisions is None else decisions.facts,
     )
     if decisions is not None:
-        decisions.follow(hook, lambda: int(made.global_steps))
+        decisions.follow(hook, lambda: int(made.global_steps), getattr(made, "in_step", lambda: True))
     with suppress(Exception):  # an engine that takes no attribute can only be attached to twice
         object.__setattr__(holder, _ATTACHED, hook)  # not as a module's attribute: it would be looked at as a part
     return hook
+
+
+def _resumed(step: int) -> dict[str, Any]:
+    """What a plain loop's `step` says of its start; nothing at step 0."""
+    return {"resumed_from": step} if step else {}

@@ -288,8 +288,7 @@ class Hook:
         if not self._started:
             resumed = facts["global_step"] - 1 or None
             parent = self.attempt - 1 if resumed and self.attempt > 1 else None
-            told = self._at_start()
-            self.run_started(**({} if told else {"resumed_from": resumed, "parent_attempt": parent}))
+            self.run_started(**{"resumed_from": resumed, "parent_attempt": parent, **self._at_start()})
         if reading is None:  # this rank's alone are no reading of the training
             return
         self.latest = sample = make_sample(self.attempt, facts, reading, self.loss_minimum)

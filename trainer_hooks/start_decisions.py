@@ -76,6 +76,7 @@ class StartDecisions:
         self._applies: list[str] = []
         self._facts: dict[str, Any] = {}
         self._steps: Callable[[], int] = lambda: step
+        self._in_step: Callable[[], bool] = lambda: True
         self._hook: Any = None
         self._lr: DecidedLr | None = None
         self._lengths: Any = None
@@ -194,14 +195,16 @@ class StartDecisions:
         """Called by attach: OverridesError where a decided change has found no call. From here on the one-shot changes
         count as made."""
         for key in self._left:
-            raise cannot_be_applied(key, _THIS_LOOP, _NO_CALL.get(key))
+            why = _NO_CALL.get(key) or (None if "lr" in self._facts else _NO_CALL["lr"])
+            raise cannot_be_applied(key, _THIS_LOOP, why)
         if self._once is not None:
             self.made.applied_once = (*self.made.applied_once, self._once.id)
             self._once = None
 
-    def follow(self, hook: Any, steps: Callable[[], int]) -> None:
-        """Called by attach: `steps` tells from now on how many updates are completed."""
-        self._hook, self._steps = hook, steps
+    def follow(self, hook: Any, steps: Callable[[], int], in_step: Callable[[], bool]) -> None:
+        """Called by attach: `steps` tells from now on how many updates are completed, `in_step` whether an optimizer's
+        step is one of the training."""
+        self._hook, self._steps, self._in_step = hook, steps, in_step
 
     def facts(self) -> dict[str, Any]:
         """Called by attach: {field of RunStarted: value}."""
@@ -214,7 +217,7 @@ class StartDecisions:
         return {key: self._left.pop(key, None) for key in keys}
 
     def _begin(self) -> None:
-        if self._lr is not None:
+        if self._lr is not None and self._in_step():
             self._lr.begin(step=self._steps() + 1)
 
     def _end(self) -> None:

@@ -91,6 +91,7 @@ def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("more", [(), ("--batch-size-warmup", "1", "1", "200", "--micro-batch", "1"), ("--zero", "2")])
 def test_a_chain_of_the_reference_trainer_closes(tmp_path: Path, more: tuple[str, ...]) -> None:
     for steps in (14, 26, 30, 47, 60, 72):  # five resumes, from saves at every tenth step and at one of these
@@ -103,6 +104,7 @@ def test_a_chain_of_the_reference_trainer_closes(tmp_path: Path, more: tuple[str
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("samples", "options"),
     [

@@ -23,7 +23,7 @@ from tests.launchers.recipes import CONFIG, RECIPES, by_recipe, checkpoints, div
 from tests.slurm.cluster import until
 from tests.support.slurm_runs import handed_in, incidents
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 JOBS = RECIPES / "gridengine" / "jobs.py"
 WAITING = ["sleep", "600"]
 

@@ -24,7 +24,7 @@ from tests.launchers.recipes import CONFIG, ROOT, by_recipe, checkpoints, diverg
 from tests.slurm.cluster import until
 from tests.support.slurm_runs import handed_in, incidents
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 WAITING = ["sleep", "600"]
 
 

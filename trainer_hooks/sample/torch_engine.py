@@ -8,7 +8,8 @@ The loss of a step is the one that its gradient is of: each micro-batch's, times
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,6 +98,9 @@ class TorchEngine:
         self._coming = self._skipped = False
         self._stepped: set[int] = set()  # ids of the optimizers that have made the update under way
         self._micro_batches = self._expected = 0  # of the step under way, and of the one before
+        self._arrived = False  # whether a backward pass has ended since the last update
+        self._tells_losses = False
+        self._last_loss: Callable[[], Any] = lambda: None  # the tensor that came last, while it lives
 
     # -- the hook's place
 
@@ -148,15 +152,30 @@ class TorchEngine:
 
     # -- a step
 
+    def in_step(self) -> bool:
+        """Whether an optimizer's step is one of the training: a loss has come since the last update, or the loop tells
+        of none. torch's `get_state_dict` makes a step of its own, of an optimizer that has no state."""
+        return self._micro_batches > 0 or not self._tells_losses
+
     def loss(self, loss: Any) -> None:
         """A micro-batch's, before its backward pass: a number, or () of any dtype. One without a graph counts as it is,
-        and is added to those of the step's other micro-batches."""
+        and is added to those of the step's other micro-batches. The same tensor again counts once. Where the gradients
+        of the losses before are gone, and no update was made, that step counts as skipped (not under FSDP)."""
         if (hook := self._hook) is None:
             return
-        self._made_by_some()
-        self._micro_batches += 1
         value = whole(loss)
+        if isinstance(loss, Tensor) and self._last_loss() is loss:
+            hook.guard.warn_once("hook.loss was called twice with one loss: it counts once")
+            return
+        self._made_by_some()
+        if self._arrived and self.has_whole_gradients and not self._has_gradients():
+            self._skipped = True
+            self._made()
+        self._micro_batches += 1
+        self._tells_losses = True
+        self._last_loss = weakref.ref(loss) if isinstance(loss, Tensor) else lambda: None
         if not (isinstance(value, Tensor) and value.requires_grad):
+            hook.guard.warn_once("hook.loss was given a number without a graph: no norm of the gradient is measured")
             hook.loss_seen(torch.as_tensor(value, dtype=torch.float64), of_many=False)
             return
         kept = value.detach()
@@ -175,7 +194,11 @@ class TorchEngine:
         """What DDP and FSDP do at its end has its own place in the same queue: this goes behind it."""
         Variable._execution_engine.queue_callback(self._backward_ended)
 
+    def _has_gradients(self) -> bool:
+        return any(p.grad is not None for p in self.module.parameters())
+
     def _backward_ended(self) -> None:
+        self._arrived = True
         if (hook := self._hook) is not None:
             with hook.guard("take the gradient's norm"):
                 if self._averages and self._may_be_last():
@@ -186,12 +209,14 @@ class TorchEngine:
         return self._micro_batches >= self._expected
 
     def _update_comes(self, *_: Any) -> None:
-        if (hook := self._hook) is not None and not self._coming:
+        if (hook := self._hook) is not None and not self._coming and self.in_step():
             self._coming = True
             with hook.guard("look before the step"):
                 hook.update_coming()
 
     def _update_was_made(self, optimizer: Any, *_: Any) -> None:
+        if not self.in_step():
+            return
         self._stepped.add(id(optimizer))
         if (hook := self._hook) is not None and self.scaler is None and len(self._stepped) == len(self._optimizers()):
             with hook.guard("measure the step"):
@@ -208,7 +233,7 @@ class TorchEngine:
         self.global_steps += 1
         self.skipped_steps += self._skipped
         hook, self._coming, self._expected = self._hook, False, self._micro_batches
-        self._micro_batches = 0
+        self._micro_batches, self._arrived = 0, False
         self._stepped.clear()
         if hook is not None:
             hook.step_made()

@@ -157,7 +157,7 @@ class DataLedger:
         """The counts, and what was left out on purpose."""
         found, why = self._positions, None
         if not self._placed:
-            why = "consumed samples are not reported"
+            why = "consumed samples are not reported, or not the samples of a step (global_batch_samples)"
         elif self._backward:
             why = "consumed samples go back within an attempt"
         elif found.scattered:
