@@ -196,11 +196,11 @@ def test_a_pipe_in_a_certificates_place_is_no_certificate(tmp_path: Path) -> Non
     certificate, key = certificate_for_localhost(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     code = (
-        "from pathlib import Path\nfrom sentinel.adapters.exposition.server import Certificate\n"
+        "from pathlib import Path\nfrom sentinel.adapters.exposition.server import TlsCertificate\n"
         "from sentinel.adapters.http_client import Unreachable, trusting\n"
         f"pipe = Path({str(tmp_path / 'pipe')!r})\n"
         "try:\n    trusting(pipe)\nexcept Unreachable as error:\n    print(error)\n"
-        "Certificate(pipe)\n"
+        "TlsCertificate(pipe)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
     assert "ca_file" in done.stdout
