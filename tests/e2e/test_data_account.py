@@ -120,5 +120,6 @@ def test_a_chain_of_hugging_faces_trainer_closes(tmp_path: Path, samples: int, o
         subprocess.run(words, env=environment(), capture_output=True, timeout=200, check=True)
     account, ended = told(tmp_path)
     assert (account["faults"], account["closes"]) == ([], True), account
-    assert (account["samples"]["again"], account["samples"]["out_of_order"]) == (0, 0)
+    assert account["samples"]["again"] == 0
+    assert account["samples"]["out_of_order"] in (0, None)  # with drop_last the positions are not the samples'
     assert ended["verdict"] == "finished"
