@@ -54,7 +54,7 @@ def test_a_job_that_a_person_starts_after_a_killed_rollback_goes_on(run: Path, m
     with training(run, names) as by_hand:
         until(lambda: trained_steps(run, 2) > 3)
         there, steps = files(run), trained_steps(run, 2)
-        ran = sentinel(run, "watch", within_s=15)
+        ran = sentinel(run, "watch", within_s=60 if seen == "its process is known" else 15)
         assert by_hand.poll() is None, ran.stderr
         assert there <= files(run)
         until(lambda: trained_steps(run, 2) > steps + 20)
