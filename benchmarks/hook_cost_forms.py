@@ -5,6 +5,7 @@ processor time of the training thread."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
@@ -40,6 +41,7 @@ def plain(model: GPT, where: str) -> tuple[Hook, Step]:
 
 
 def deepspeed_engine(model: GPT, where: str) -> tuple[Hook, Step]:
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed says on stdout that it found no other
     import deepspeed
 
     from trainer_hooks.gpt.__main__ import be_a_launcher

@@ -103,7 +103,7 @@ def attach(
         at_start=partial(_resumed, step) if decisions is None else decisions.facts,
     )
     if decisions is not None:
-        decisions.follow(hook, lambda: int(made.global_steps), getattr(made, "in_step", lambda: True))
+        decisions.follow(hook, lambda: int(made.global_steps), getattr(made, "in_step", lambda *_: True))
     with suppress(Exception):  # an engine that takes no attribute can only be attached to twice
         object.__setattr__(holder, _ATTACHED, hook)  # not as a module's attribute: it would be looked at as a part
     return hook

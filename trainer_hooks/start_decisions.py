@@ -76,7 +76,7 @@ class StartDecisions:
         self._applies: list[str] = []
         self._facts: dict[str, Any] = {}
         self._steps: Callable[[], int] = lambda: step
-        self._in_step: Callable[[], bool] = lambda: True
+        self._in_step: Callable[..., bool] = lambda *_: True
         self._hook: Any = None
         self._lr: DecidedLr | None = None
         self._lengths: Any = None
@@ -110,7 +110,7 @@ class StartDecisions:
                 raise cannot_be_applied("lr", _THIS_LOOP, "it counts tokens or samples, which the loop does not tell")
             self._lr = DecidedLr(one, lr)
             for each in one.optimizers if isinstance(one, Optimizers) else (one,):
-                each.register_step_pre_hook(lambda *_: self._begin())
+                each.register_step_pre_hook(self._begin)
                 each.register_step_post_hook(lambda *_: self._end())
         schedule = lr if lr is not None else own
         first = schedule.lr(step=self.step + 1) if schedule is not None else float(one.param_groups[0]["lr"])
@@ -201,9 +201,9 @@ class StartDecisions:
             self.made.applied_once = (*self.made.applied_once, self._once.id)
             self._once = None
 
-    def follow(self, hook: Any, steps: Callable[[], int], in_step: Callable[[], bool]) -> None:
+    def follow(self, hook: Any, steps: Callable[[], int], in_step: Callable[..., bool]) -> None:
         """Called by attach: `steps` tells from now on how many updates are completed, `in_step` whether an optimizer's
-        step is one of the training."""
+        step with (arguments, options) is one of the training."""
         self._hook, self._steps, self._in_step = hook, steps, in_step
 
     def facts(self) -> dict[str, Any]:
@@ -216,8 +216,8 @@ class StartDecisions:
         self._applies += keys
         return {key: self._left.pop(key, None) for key in keys}
 
-    def _begin(self) -> None:
-        if self._lr is not None and self._in_step():
+    def _begin(self, _: Any, *given: Any) -> None:
+        if self._lr is not None and self._in_step(*given):
             self._lr.begin(step=self._steps() + 1)
 
     def _end(self) -> None:

@@ -63,6 +63,38 @@ def test_accumulated_micro_batches_are_one_step(tmp_path: Path) -> None:
     assert [s.loss for s in journal(tmp_path, Sample)] == pytest.approx([expected] * 3, rel=1e-6)
 
 
+def test_the_losses_of_a_closure_come_within_the_step_that_calls_it(tmp_path: Path) -> None:
+    """Lightning's steps are made so. The decided LR holds in each of them, and goes back to the loop's after it."""
+    lr = LrSchedule(peak=0.5, warmup=10, decay_end=0)
+    decided = Overrides(incident="i", rollback="r1", anchor=Anchor(global_step=4), standing=TrainingSettings(lr=lr))
+    (tmp_path / "overrides.json").write_text(encode_overrides(decided))
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    start = decisions(tmp_path, step=4)
+    start.apply(optimizer, lambda _: 0.1, total_steps=9)
+    hook = attach(model=net, optimizer=optimizer, state_dir=tmp_path, step=4, decisions=start)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(net)
+        hook.loss(loss)
+        loss.backward()
+        return loss
+
+    losses, moved = [], []
+    for form in (lambda: optimizer.step(closure), lambda: optimizer.step(closure=closure)):
+        before = net.bias.detach().clone()
+        losses.append(form().item())
+        moved.append(((before - net.bias) / net.bias.grad).item())
+    hook.close("finished")
+    samples = journal(tmp_path, Sample)
+    expected = [lr.lr(step=step) for step in (5, 6)]
+    assert moved == pytest.approx(expected)
+    assert [(s.global_step, s.lr) for s in samples] == [(5, expected[0]), (6, expected[1])]
+    assert [s.loss for s in samples] == pytest.approx(losses)
+    assert hook.errors == 0
+
+
 def test_a_step_that_torch_makes_while_the_state_is_saved_is_none_of_the_training(tmp_path: Path) -> None:
     """Of an optimizer without state; with a decided LR the weights would move."""
     lr = LrSchedule(peak=0.5, warmup=0, decay_end=0)

@@ -16,7 +16,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import LlamaForCausalLM
 
 WARMUP = 60
@@ -69,7 +69,7 @@ def main() -> None:
         default_root_dir=options.folder,
     )
     module = Module(options.folder, options.lr, options.steps)
-    loader = DataLoader(samples, batch_size=8, shuffle=True)  # type: ignore[arg-type]
+    loader = StatefulDataLoader(samples, batch_size=8, shuffle=True)  # its position goes into the checkpoint
     trainer.fit(module, loader, ckpt_path="last" if options.own else None)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -152,10 +153,12 @@ class TorchEngine:
 
     # -- a step
 
-    def in_step(self) -> bool:
-        """Whether an optimizer's step is one of the training: a loss has come since the last update, or the loop tells
-        of none. torch's `get_state_dict` makes a step of its own, of an optimizer that has no state."""
-        return self._micro_batches > 0 or not self._tells_losses
+    def in_step(self, arguments: Sequence[Any] = (), options: Mapping[str, Any] = MappingProxyType({})) -> bool:
+        """Whether an optimizer's step, with what it was given, is one of the training: a loss has come since the last
+        update, or a closure will bring it, or the loop tells of none. torch's `get_state_dict` makes a step of its own,
+        of an optimizer that has no state."""
+        closure = arguments[1] if len(arguments) > 1 else options.get("closure")  # the first is the optimizer
+        return self._micro_batches > 0 or closure is not None or not self._tells_losses
 
     def loss(self, loss: Any) -> None:
         """A micro-batch's, before its backward pass: a number, or () of any dtype. One without a graph counts as it is,
@@ -208,8 +211,8 @@ class TorchEngine:
         """Whether this micro-batch may be the step's last: the step before had as many."""
         return self._micro_batches >= self._expected
 
-    def _update_comes(self, *_: Any) -> None:
-        if (hook := self._hook) is not None and not self._coming and self.in_step():
+    def _update_comes(self, _: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
+        if (hook := self._hook) is not None and not self._coming and self.in_step(arguments, options):
             self._coming = True
             with hook.guard("look before the step"):
                 hook.update_coming()
