@@ -45,116 +45,118 @@ CRASH, HANG = {"restart_on_crash": True}, {"restart_on_hang": True}
 
 
 STORIES = {
-    "recovers": (Story(policy=policy(), fates=("diverges", "recovers")), Outcome.FINISHED, "recovered"),
+    "recovers": (Story(policy=policy(), process_states=("diverges", "recovers")), Outcome.FINISHED, "recovered"),
     "is prepared": (
-        Story(policy=policy(), fates=("diverges", "recovers"), prepares=True),
+        Story(policy=policy(), process_states=("diverges", "recovers"), prepares=True),
         Outcome.FINISHED,
         "recovered",
     ),
     "needs the second rung": (
-        Story(policy=policy(), fates=("diverges", "diverges", "recovers")),
+        Story(policy=policy(), process_states=("diverges", "diverges", "recovers")),
         Outcome.FINISHED,
         "recovered",
     ),
     "ends with a person": (
-        Story(policy=policy(), fates=("diverges", "diverges", "diverges")),
+        Story(policy=policy(), process_states=("diverges", "diverges", "diverges")),
         Outcome.PERSON_NEEDED,
         None,
     ),
     "has no budget": (
-        Story(policy=policy(rollback_budget=0), fates=("diverges",)),
+        Story(policy=policy(rollback_budget=0), process_states=("diverges",)),
         Outcome.PERSON_NEEDED,
         None,
     ),
     "skips a rung": (
-        Story(policy=policy(SKIP, RESEED), fates=("diverges", "recovers")),
+        Story(policy=policy(SKIP, RESEED), process_states=("diverges", "recovers")),
         Outcome.FINISHED,
         "recovered",
     ),
     "heals while it waits": (
-        Story(policy=policy(PATIENCE, RESEED), fates=("heals",)),
+        Story(policy=policy(PATIENCE, RESEED), process_states=("heals",)),
         Outcome.FINISHED,
         "healed",
     ),
     "is not cured by waiting": (
-        Story(policy=policy(PATIENCE, RESEED), fates=("diverges", "recovers")),
+        Story(policy=policy(PATIENCE, RESEED), process_states=("diverges", "recovers")),
         Outcome.FINISHED,
         "recovered",
     ),
     "takes no effect": (
-        Story(policy=policy(), fates=("diverges", "ignores")),
+        Story(policy=policy(), process_states=("diverges", "ignores")),
         Outcome.PERSON_NEEDED,
         None,
     ),
     "takes no effect, and the next rung does": (
-        Story(policy=policy(), fates=("diverges", "ignores", "recovers")),
+        Story(policy=policy(), process_states=("diverges", "ignores", "recovers")),
         Outcome.FINISHED,
         "recovered",
     ),
     "takes no effect, and stops": (
-        Story(policy=policy(on_contradicted="stop"), fates=("diverges", "ignores")),
+        Story(policy=policy(on_contradicted="stop"), process_states=("diverges", "ignores")),
         Outcome.PERSON_NEEDED,
         None,
     ),
     "never reports": (
-        Story(policy=policy(), fates=("diverges", "silent")),
+        Story(policy=policy(), process_states=("diverges", "silent")),
         Outcome.PERSON_NEEDED,
         None,
     ),
     "trains and does not report": (
-        Story(policy=policy(), fates=("diverges", "unlabelled")),
+        Story(policy=policy(), process_states=("diverges", "unlabelled")),
         Outcome.PERSON_NEEDED,
         None,
     ),
     "crashes while it is held": (
-        Story(policy=policy(**CRASH), fates=("diverges", "crashes", "recovers")),
+        Story(policy=policy(**CRASH), process_states=("diverges", "crashes", "recovers")),
         Outcome.FINISHED,
         "recovered",
     ),
     "hangs while it is held": (
-        Story(policy=policy(**HANG), fates=("diverges", "hangs", "recovers")),
+        Story(policy=policy(**HANG), process_states=("diverges", "hangs", "recovers")),
         Outcome.FINISHED,
         "recovered",
     ),
     "is approved": (
-        Story(policy=policy(mode="approve"), fates=("diverges", "recovers")),
+        Story(policy=policy(mode="approve"), process_states=("diverges", "recovers")),
         Outcome.FINISHED,
         "recovered",
     ),
     "is not approved": (
-        Story(policy=policy(mode="approve", approve_within_s=300.0), fates=("diverges",), approves=False),
+        Story(policy=policy(mode="approve", approve_within_s=300.0), process_states=("diverges",), approves=False),
         None,
         None,
     ),
     "is only watched": (
-        Story(policy=policy(mode="observe"), fates=("diverges",)),
+        Story(policy=policy(mode="observe"), process_states=("diverges",)),
         Outcome.NOT_WELL,
         None,
     ),
     "is undone halfway": (
-        Story(policy=policy(), fates=("diverges", "recovers"), undoing=True),
+        Story(policy=policy(), process_states=("diverges", "recovers"), undoing=True),
         None,
         "undone",
     ),
     "takes over what healed in its bisect": (
-        Story(policy=policy(CAUSE, RESEED), fates=("diverges", "recovers"), cause=FOUND),
+        Story(policy=policy(CAUSE, RESEED), process_states=("diverges", "recovers"), cause=FOUND),
         Outcome.FINISHED,
         "recovered",
     ),
     "finds no cause, then tries the next rung": (
-        Story(policy=policy(CAUSE, RESEED), fates=("diverges", "recovers"), cause=replace(FOUND, overrides=None)),
+        Story(
+            policy=policy(CAUSE, RESEED), process_states=("diverges", "recovers"), cause=replace(FOUND, overrides=None)
+        ),
         Outcome.FINISHED,
         "recovered",
     ),
     "finds a broken node": (
-        Story(policy=policy(CAUSE, RESEED), fates=("diverges",), cause=replace(FOUND, needs_person=True)),
+        Story(policy=policy(CAUSE, RESEED), process_states=("diverges",), cause=replace(FOUND, needs_person=True)),
         Outcome.PERSON_NEEDED,
         None,
     ),
-    "crashes": (Story(policy=policy(**CRASH), fates=("crashes", "finishes")), Outcome.FINISHED, None),
-    "hangs": (Story(policy=policy(**HANG), fates=("hangs", "finishes")), Outcome.FINISHED, None),
+    "crashes": (Story(policy=policy(**CRASH), process_states=("crashes", "finishes")), Outcome.FINISHED, None),
+    "hangs": (Story(policy=policy(**HANG), process_states=("hangs", "finishes")), Outcome.FINISHED, None),
     "crashes again and again": (
-        Story(policy=policy(**CRASH, max_starts_per_hour=60), fates=("crashes", "silent")),
+        Story(policy=policy(**CRASH, max_starts_per_hour=60), process_states=("crashes", "silent")),
         None,
         None,
     ),
