@@ -135,9 +135,7 @@ def after_a_spike(noise: float, seed: int, course: Callable[[int], float]) -> Se
 COURSES: dict[str, Callable[[int], float]] = {
     "falls back to 2 % above": lambda s: 1.02 + 0.8 * math.exp(-s / 15),
     "falls back by half": lambda s: 1.5 if s < 20 else 1.2,
-    "is back for no more than the noise, then drifts up by 3 %": lambda s: (
-        1.5 if s < 20 else 1 + 0.03 * min(1, s / 400)
-    ),
+    "is back, and drifts up by 3 % from there": lambda s: 1.5 if s < 20 else 1 + 0.03 * min(1, s / 400),
 }
 
 

@@ -3,9 +3,9 @@
 Means of 32, 128, 512 … samples: three blocks in a row above the best by 6 + m sigma and by 0.5 %, for the patience. m =
 -Phi^-1(1 / sqrt(n)): how low the best of n blocks is by chance. The finest blocks are also counted back from the newest
 loss; two of them, by 3 + m sigma and for half the patience, are enough where another signal agrees or an early warning
-rests on more than the loss. Where eight losses span 28 steps or more, medians of eight are a scale too: four
-in a row. The onset is that of a spike in the climb, or of one that was over less than a patience before it. The alarm ends
-where the last 32 losses are half-way back from the edge.
+rests on more than the loss. Where eight losses span 28 steps or more, medians of eight are a scale too: four in a row.
+The onset is that of a spike in the climb, or of one that was over less than a patience before it. The alarm ends where
+the last 32 losses are half-way back from the edge.
 """
 
 from __future__ import annotations
