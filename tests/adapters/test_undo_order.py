@@ -74,7 +74,6 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
         onset_tokens=None,
         best_mean=None,
         reason="…",
-        led_by=(),
         baseline=Baseline(),
         rollbacks=[first, second],
     )

@@ -55,8 +55,7 @@ def sentence(event: IncidentEvent) -> str | None:
 def _opened(event: Opened) -> str:
     onset, found = event.onset_range, event.moved_first
     when = f", onset at step {onset[0]} to {onset[1]}, seen at {event.alarm_step}" if onset else ""
-    led = f"; led by {', '.join(event.led_by)}" if event.led_by else ""  # as older logs have it
-    led = led if found is None else f"; {found.sentence}"
+    led = "" if found is None else f"; {found.sentence}"
     return f"opened{when}: {event.reason}{led}"
 
 
