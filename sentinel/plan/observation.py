@@ -45,6 +45,10 @@ class AttemptSeen:
     fate: Fate | None = None  # None where it named neither a job nor a process
     grew_after_end: bool = False  # whether samples of it came after its job or process was seen gone
 
+    @property
+    def is_gone(self) -> bool:
+        return self.fate is not None and self.fate.life is Life.GONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
