@@ -220,6 +220,7 @@ class FoldersSeen:
     checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step
     place: Place | None = None  # the save folder as it is now; None where nobody asked
     latest_tag: str | None = None  # what `latest` says; None when there is no such file
+    by_newest: bool = False  # whether no file or link names the checkpoint: a restart resumes from the newest
     disagreement: str | None = None  # how `latest` and the other trackers contradict one another, as a sentence
     room_problem: str | None = None  # what there is too little of for the coming saves; None also where not looked at
     quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints
