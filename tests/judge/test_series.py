@@ -197,6 +197,7 @@ def test_a_line_of_descent_leaves_out_what_was_rolled_back() -> None:
     assert [(s.attempt, s.global_step) for s in history.lineage(latest)] == [*((1, s) for s in range(1, 11)), (2, 11)]
 
 
+SILENT = {"last_sample_unix_s": 100.0, "second_witness_unix_s": 100.0}
 STARTED: dict[str, object] = {"last_sample_unix_s": None, "attempt": None}
 
 
@@ -227,11 +228,11 @@ STARTED: dict[str, object] = {"last_sample_unix_s": None, "attempt": None}
         ({"job_alive": False, "finished_reason": "sigterm", "pending": True}, VerdictKind.PENDING),
         ({"job_alive": False, "finished_reason": "finished", "pending": True}, VerdictKind.FINISHED),
         ({"finished_reason": "finished"}, VerdictKind.STARTING),
-        (
-            {"finished_reason": "finished", "last_sample_unix_s": 100.0, "second_witness_unix_s": 100.0},
-            VerdictKind.STALLED,
-        ),
-        ({"last_sample_unix_s": 100.0, "second_witness_unix_s": 100.0}, VerdictKind.STALLED),
+        ({**SILENT, "finished_reason": "finished", "job_seen_unix_s": 990.0}, VerdictKind.STARTING),
+        ({**SILENT, "gone": True, "job_seen_unix_s": 990.0}, VerdictKind.STARTING),  # it was killed
+        ({**SILENT, "gone": True, "job_seen_unix_s": -6200.0}, VerdictKind.STALLED),
+        ({"gone": True, "job_seen_unix_s": 990.0}, VerdictKind.HEALTHY),  # a log's: the next job writes on
+        (SILENT, VerdictKind.STALLED),
         ({"last_sample_unix_s": 100.0, "second_witness_unix_s": 990.0}, VerdictKind.HEALTHY),
         ({"last_sample_unix_s": 100.0}, VerdictKind.HEALTHY),
         ({"last_sample_unix_s": math.nan}, VerdictKind.HEALTHY),

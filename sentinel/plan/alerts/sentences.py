@@ -119,6 +119,12 @@ def _stopped(action: Mapping[str, Any]) -> str:
     return f"stopped {', '.join(action['jobs'])}{hung}"
 
 
+def _pointed(action: Mapping[str, Any]) -> str:
+    if action.get("by_newest"):
+        return f"left {action['tag'] or 'no checkpoint'} as the newest, which the trainer resumes from"
+    return f"pointed `latest` at {action['tag']}" if action["tag"] else "took `latest` away"
+
+
 # what an action has done, of the fields that it was recorded with
 _DONE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "verify_checkpoint": lambda a: f"read {a['tag']} whole",
@@ -126,7 +132,7 @@ _DONE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "prepare_job": lambda _: "prepared the restart",
     "stop_job": _stopped,
     "quarantine_checkpoints": lambda a: f"moved {span(a['tags'])} into the quarantine ({len(a['tags'])})",
-    "point_latest": lambda a: f"pointed `latest` at {a['tag']}" if a["tag"] else "took `latest` away",
+    "point_latest": _pointed,
     "cut_tensorboard": lambda a: f"cut TensorBoard at step {a['at']['global_step']}",
     "branch_wandb": lambda a: f"began a branch in W&B at step {a['global_step']}",
     "write_overrides": lambda _: "wrote overrides.json",
