@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Literal
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.config import Config
 from sentinel.config.run_files import clock, source_log_of, state_dir_of
 from sentinel.daemon.finding import Checked, Near
@@ -32,7 +32,7 @@ def journal(config: Config, near: Near) -> Iterator[Checked]:
     yield from _ladder(config.policy.ladder, look.facts)
 
 
-def _newest_attempt(config: Config, look: Look) -> Iterator[Checked]:
+def _newest_attempt(config: Config, look: Observation) -> Iterator[Checked]:
     """Whether there are samples and a start report, whether the hook's version is the daemon's, and the job's state."""
     attempt = look.history.latest
     if attempt is None:
@@ -78,7 +78,7 @@ _MEASURED = (
 )
 
 
-def _changes(config: Config, look: Look) -> Iterator[Checked]:
+def _changes(config: Config, look: Observation) -> Iterator[Checked]:
     """Whether what a restart changes would reach the training, as far as the trainer says."""
     settings, start = look.facts.settings, look.facts.jobs.start
     if config.launcher.kind == "elsewhere" or start.rewrites_script or look.history.latest is None:

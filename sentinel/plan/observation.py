@@ -47,7 +47,7 @@ class AttemptSeen:
 
     @property
     def is_gone(self) -> bool:
-        return self.fate is not None and self.fate.life is Life.GONE
+        return self.process_state is not None and self.process_state.life is Life.GONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
