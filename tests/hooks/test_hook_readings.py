@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.hooks.compiled import compile_adams
-from tests.hooks.matrix import ALL, LOOSER, TOLERANCE, ZEROS, pairwise
+from tests.hooks.matrix import ALL, LOOSER, TOLERANCE, WITHOUT_FUSED, ZEROS, pairwise
 from tests.hooks.matrix_table import REFUSED, described
 from tests.hooks.torchrun import lines_of
 
@@ -28,14 +28,14 @@ def check(case: dict[str, Any], *, ranks: int) -> None:
         assert error < LOOSER.get(name, TOLERANCE), f"{what}: {name}"
 
 
-@pytest.mark.timeout(1600)  # the first launch compiles DeepSpeed's Adams
+@pytest.mark.timeout(1600)  # the first launch compiles DeepSpeed's Adam for the CPU
 @pytest.mark.parametrize(
     "ranks", [pytest.param(1, marks=SOAK), pytest.param(2, marks=FULL), pytest.param(4, marks=SOAK)]
 )
 def test_readings_equal_the_reference_on_every_sharding(ranks: int) -> None:
-    compile_adams()
+    compile_adams(("CPUAdamBuilder",))
     cases = lines_of("matrix.py", ranks=ranks)
-    assert len(cases) == len(pairwise(ALL)) >= 24
+    assert len(cases) == len(pairwise(WITHOUT_FUSED)) >= 21
     for case in cases:
         check(case, ranks=ranks)
 
@@ -52,8 +52,8 @@ def test_readings_equal_the_reference_in_every_combination(ranks: int) -> None:
 
 
 def test_the_pairwise_selection_holds_every_pair() -> None:
-    chosen = pairwise(ALL)
+    chosen = pairwise(WITHOUT_FUSED)
     assert {c.zero for c in chosen} == set(ZEROS)
     for zero in ZEROS:
-        assert {c.adam for c in chosen if c.zero == zero} == {c.adam for c in ALL}
+        assert {c.adam for c in chosen if c.zero == zero} == {c.adam for c in WITHOUT_FUSED}
         assert {c.precision for c in chosen if c.zero == zero} == {"fp32", "bf16", "fp16"}
