@@ -148,11 +148,12 @@ class Hook:
             self._put(Validation(**self._now(), loss=float(loss), seqlen=seqlen))
 
     def checkpoint_saved(self, tag: str, **facts: Any) -> None:
-        """Reports a whole checkpoint: fields of CheckpointSaved; `next_batch_digests` are of the next steps."""
+        """Reports a whole checkpoint: fields of CheckpointSaved; `next_batch_digests` are of the next steps,
+        `global_step` is that of the state where a save has ended steps later."""
         if self._arrivals is not None:
             self._arrivals.await_all()
         with self.guard("report the checkpoint"):
-            self._put(CheckpointSaved(**self._now(), tag=tag, **facts))
+            self._put(CheckpointSaved(**{**self._now(), **facts}, tag=tag))
 
     def saves_to(self, folder: str | os.PathLike[str]) -> None:
         """Says where the checkpoints are, so that a heartbeat lies beside them. Called by the engine at a save; a
