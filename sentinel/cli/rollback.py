@@ -37,7 +37,7 @@ from sentinel.plan.incident.events import closed, decided, opened
 from sentinel.plan.incident.incident import Rollback, incident_id
 from sentinel.plan.observation import Checkpoint, Life
 from sentinel.plan.restart.actions import VerifyCheckpoint, describe, to_json
-from sentinel.plan.restart.decision import ManualRollback, plan_by_hand
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
 from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.rollback import Plan

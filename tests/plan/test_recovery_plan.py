@@ -27,7 +27,8 @@ from sentinel.plan.restart.actions import (
     WriteOverrides,
     describe,
 )
-from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand, plan_recovery
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
+from sentinel.plan.restart.decision import decide_rung, plan_recovery
 from sentinel.plan.restart.forecast import price
 from sentinel.plan.restart.restart import plan_hang, plan_restart
 from sentinel.plan.restart.rollback import ELSEWHERE, plan_rollback
