@@ -250,8 +250,8 @@ def _opened(event: Opened) -> Incident:
 
 def proposed_in(event: PlannedRollback) -> Rollback:
     """The decision that an event holds."""
-    same = ("rung", "hypothesis", "overrides", "changes", "lost_steps", "lost_gpu_hours", "unconfirmed", "in_script")
-    same += ("restart", "in_place")
+    of_changes = ("rung", "hypothesis", "overrides", "changes", "unconfirmed", "in_script")
+    same = (*of_changes, "lost_steps", "lost_gpu_hours", "restart", "in_place")
     made = Rollback(
         id=event.rollback,
         target_tag=event.target.tag,

@@ -144,7 +144,7 @@ class AdoptedProbe:
 class PlannedRollback(OfIncident):
     """A rung, its target and what it changes."""
 
-    seldom = ("in_place",)
+    seldom: ClassVar[tuple[str, ...]] = ("in_place",)
 
     rollback: str
     rung: str
