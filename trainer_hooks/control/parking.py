@@ -107,12 +107,16 @@ class Parking:
         request = place.told(asked if asked is not None and asked.rollback != self._parked_for else None)
         if request is None:
             return None, "PARK asks for nothing any more"
-        ballot = Ballot(place.part("parked"), place.rank, place.world, place.deadline)
+        why = None
         try:
             close()
-            ballot.ready()
         except Exception as error:  # noqa: BLE001 - whatever it is: a file is open, and no rank may count as parked
-            ballot.failed(f"rank {place.rank} could not close its files ({type(error).__name__}: {error})")
+            why = f"rank {place.rank} could not close its files ({type(error).__name__}: {error})"
+        ballot = Ballot(place.part("parked"), place.rank, place.world, place.deadline)
+        if why is None:
+            ballot.ready()
+        else:
+            ballot.failed(why)
         return request, ballot.why_not()
 
     def _decided(self, place: _Place, request: ParkRequest, stop: Callable[[], int]) -> AfterPark:
