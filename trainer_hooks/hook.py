@@ -17,7 +17,9 @@ from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     LayerVariance,
+    Parked,
     Record,
+    Released,
     RunFinished,
     RunStarted,
     Sample,
@@ -78,6 +80,7 @@ class Hook:
         self.latest_layers: LayerVariance | None = None  # The last reading of the layers, on rank 0
         self.closed = False  # Whether the end has been reported
         self._at_exit = lambda: self.close(exit_reason())
+        self._unwrap: Callable[[], None] = lambda: None
         self._process = os.getpid()
         self._started = self._load_measured = False
         self._saved_step: int | None = None  # whose state was measured at a save
@@ -103,7 +106,7 @@ class Hook:
         """Takes part with this rank, or says to the others that it does not: then nobody measures."""
         names = None
         with self.guard("take its place in the engine"):
-            wrap_engine(self._engine, self)
+            self._unwrap = wrap_engine(self._engine, self)
             names = self._meter.layers if self._meter is not None else []
         with self.guard("join the ranks"):
             gathering = Gathering(self.ranks, self.ranks.union(names), self._report, self.guard)
@@ -142,17 +145,26 @@ class Hook:
 
     def validation(self, loss: float, seqlen: int | None = None) -> None:
         """Reports a validation loss (nats, mean over tokens and ranks) at full length."""
-        if self._arrivals is not None:
-            self._arrivals.await_all()
+        self.await_readings()
         with self.guard("report the validation"):
             self._put(Validation(**self._now(), loss=float(loss), seqlen=seqlen))
 
     def checkpoint_saved(self, tag: str, **facts: Any) -> None:
         """Reports a whole checkpoint: fields of CheckpointSaved; `next_batch_digests` are of the next steps."""
-        if self._arrivals is not None:
-            self._arrivals.await_all()
+        self.await_readings()
         with self.guard("report the checkpoint"):
             self._put(CheckpointSaved(**self._now(), tag=tag, **facts))
+
+    def await_readings(self) -> None:
+        """Reports the samples on their way, as far as they arrive soon: `on_sample` has them."""
+        if self._arrivals is not None:
+            self._arrivals.await_all()
+
+    def report_park(self, kind: type[Parked | Released], rollback: str) -> None:
+        """Called where the training parks, by what waits: the attempt's last record while it is parked, and the end of
+        that where the attempt goes on."""
+        with self.guard("report the park"):
+            self._put(kind(**self._now(), rollback=rollback))
 
     def saves_to(self, folder: str | os.PathLike[str]) -> None:
         """Says where the checkpoints are, so that a heartbeat lies beside them. Called by the engine at a save; a
@@ -166,8 +178,7 @@ class Hook:
         if self.closed or os.getpid() != self._process:  # a fork's end is not the training's
             return
         with self.guard("leave the training as it was"):  # first: an update that was made may not be reported yet
-            if hasattr(self._engine, "unwatched"):
-                self._engine.unwatched()
+            self._unwrap()
         self.closed = True
         atexit.unregister(self._at_exit)
         if self._arrivals is not None:
