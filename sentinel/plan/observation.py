@@ -85,7 +85,7 @@ class ParkedSeen:
     attempt: int
     rollback: str  # that it waits for
     global_step: int
-    writers: tuple[str, ...] = ()  # the names under which a launcher would show its process or its job
+    writers: tuple[str, ...] = ()  # the names under which a launcher would show its process, its job or their group
     process: Fate | None = None  # of the process that it named at its start; None where it named none
     identity: str | None = None  # of that process, as HeartbeatSeen.process; None where its start was not reported
     job_id: str | None = None  # the scheduler's job that it named

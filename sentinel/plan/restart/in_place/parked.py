@@ -27,7 +27,7 @@ def why_not_parked(evidence: LivenessEvidence, rollback: str) -> str | None:
 
 def _other_writer(evidence: LivenessEvidence, parked: ParkedSeen) -> str | None:
     running = [writer for writer in evidence.jobs.writers if not writer.pending]
-    own = [writer for writer in running if writer.id in parked.writers]
+    own = [writer for writer in running if {writer.id, writer.group} & {*parked.writers}]
     if not own:
         return f"the launcher does not see the process or the job that attempt {parked.attempt} named at its start"
     other = next((writer for writer in running if not _belongs(writer, own)), None)

@@ -56,9 +56,10 @@ def stage_of(decision: Rollback, facts: Facts, policy: Policy) -> StageSeen:
 
 def _parked(decision: Rollback, facts: Facts, sentence: str) -> StageSeen:
     parked, waited_s = facts.liveness.parked, facts.now_unix_s - (decision.last_start_unix_s or 0.0)
-    ignores = decision.resumed and parked is not None and parked.resume_asked and waited_s > _TAKEN_WITHIN_S
-    if ignores:
-        return StageSeen(stage=Stage.LOST, why=f"{sentence}, and has not taken RESUME within {waited_s:.0f} s")
+    if decision.resumed and parked is not None and parked.resume_asked:
+        if waited_s > _TAKEN_WITHIN_S:
+            return StageSeen(stage=Stage.LOST, why=f"{sentence}, and has not taken RESUME within {waited_s:.0f} s")
+        return StageSeen(stage=Stage.RESUMED, why=f"attempt {parked.attempt} has not taken RESUME yet")
     return StageSeen(stage=Stage.PARKED, why=sentence)
 
 
