@@ -55,7 +55,7 @@ def parked_at_end(state_dir: Path) -> Parked | None:
     journals = journals_in(state_dir / "attempts")
     if not journals:
         return None
-    with bounded.open_regular(journals[-1]) as file:
+    with open_regular(journals[-1]) as file:
         file.seek(max(0, file.seek(0, 2) - _END_BYTES))
         tail = file.read(_END_BYTES)
     lines = tail.split(b"\n")

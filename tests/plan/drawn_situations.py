@@ -201,7 +201,11 @@ class Drawn:
             pending=self.rng.random() < 0.2,
             foreign=self.maybe("job 33 is bob's", 0.03),
         )
-        fate = Fate(life=self.one(Life.ALIVE, Life.GONE, Life.UNKNOWN), sentence="Slurm shows job 33 as FAILED", certain=not self.odd())
+        fate = Fate(
+            life=self.one(Life.ALIVE, Life.GONE, Life.UNKNOWN),
+            sentence="Slurm shows job 33 as FAILED",
+            certain=not self.odd(),
+        )
         writers = self.one((), (writer,), (writer, WriterSeen(id="job 34", pending=self.odd())))
         known, prepares = not self.odd(), self.rng.random() < 0.4
         prepared, restart_prepared = frozenset({OURS} if self.odd() else ()), self.rng.random() < 0.5
