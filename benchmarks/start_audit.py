@@ -26,7 +26,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.starts.cases import Job, clean, faulty, hugging_face
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.starts import Starts
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.journal import Journals
@@ -143,7 +143,7 @@ def rows(pairs: list[tuple[Job, Job]], done: Done) -> Iterator[dict[str, object]
         }
 
 
-def look_of(folder: Path) -> Look:
+def look_of(folder: Path) -> Observation:
     history = History()
     for record in Journals(folder / "state").poll():
         history.push(record)
@@ -155,10 +155,10 @@ def look_of(folder: Path) -> Look:
     )
     series, verdict = Series(Thresholds()), Verdict(kind=VerdictKind.FINISHED, reason="")
     facts = Facts(now_unix_s=0.0, folders=folders, verdict=verdict, readings=readings_of(history, series))
-    return Look(history=history, series=series, facts=facts)
+    return Observation(history=history, series=series, facts=facts)
 
 
-def audit_alone(look: Look) -> StartAudit | None:
+def audit_alone(look: Observation) -> StartAudit | None:
     """The same, had the run ended at the save that was resumed from."""
     attempt = look.history.latest
     start = Starts().start_of(look, attempt) if attempt is not None else None

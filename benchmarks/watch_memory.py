@@ -2,7 +2,7 @@
 
     python benchmarks/watch_memory.py [--quick] [--json]
 
-Ways: `all kept` keeps every sample as an object, and makes each look's positions from the whole line of descent, as
+Ways: `all kept` keeps every sample as an object, and makes each look's positions from the whole lineage, as
 sentinel did until November 2026: of a look it is only that part. `watch` is the daemon's own look at a run that writes
 a journal, `watch a log` at one that only logs: all of it, with the checkpoints and the incident log.
 

@@ -48,7 +48,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Observation:
     """How a curve is drawn."""
 
     unit: str = "short"
@@ -73,7 +73,7 @@ class Look:
 
 def curve(title: str, *queries: Query, about: str, span: int = 12, **look: Any) -> timeseries.Panel:
     """Readings over time. A gap is a gap: nothing is drawn across it, nan is none of 0."""
-    drawn = Look(**look)
+    drawn = Observation(**look)
     panel = timeseries.Panel().title(title).description(about).datasource(DATASOURCE).unit(drawn.unit)
     panel = panel.span(span).height(_HEIGHT).line_width(1).fill_opacity(0).span_nulls(False)
     panel = panel.show_points(common.VisibilityMode.AUTO).legend(_legend(beside=drawn.many))

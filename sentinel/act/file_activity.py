@@ -11,14 +11,14 @@ from pathlib import Path
 
 from sentinel.act.saved_files import modified_unix_s
 from sentinel.judge.history import History
-from sentinel.plan.observation import Sign
+from sentinel.plan.observation import FileSeen
 
 _CLOCK_KNOWN_S = 600.0  # seconds for which a filesystem's clock is taken to go on as the monotonic one
 _TICK_S = 2.0  # by which two clocks may differ
 Clock = Callable[[], float]
 
 
-class Signs:
+class FileTimes:
     """Looks at modification times, and remembers what it has seen change: that no clock can falsify."""
 
     def __init__(
@@ -33,28 +33,33 @@ class Signs:
 
     def look(
         self, attempts: Iterable[int], logs: Iterable[Path], saved: Path | None, *, sure_s: float
-    ) -> tuple[Sign, ...]:
+    ) -> tuple[FileSeen, ...]:
         """The newest file of each kind; `saved`: that of the checkpoints. An age above `sure_s` is checked against the
         filesystem's own clock."""
         log = max(matching(logs), key=modified_unix_s, default=None)
         of_log = None if log is None else self._sign(log, sure_s)
         of_save = None if saved is None else self._sign(saved, sure_s, checkpoint=True)
-        return (*self.of_journals(attempts, sure_s=sure_s), *(sign for sign in (of_log, of_save) if sign is not None))
+        return (
+            *self.of_journals(attempts, sure_s=sure_s),
+            *(file_seen for file_seen in (of_log, of_save) if file_seen is not None),
+        )
 
-    def of_journals(self, attempts: Iterable[int], *, sure_s: float) -> tuple[Sign, ...]:
+    def of_journals(self, attempts: Iterable[int], *, sure_s: float) -> tuple[FileSeen, ...]:
         journals = self._state_dir / "attempts"
         found = (self._sign(journals / f"{n:04d}.jsonl", sure_s, attempt=n) for n in attempts)
-        return tuple(sign for sign in found if sign is not None)
+        return tuple(file_seen for file_seen in found if file_seen is not None)
 
     def now_there_unix_s(self) -> float:
         """Now, by the clock of the state folder's filesystem; by this machine's where nothing can be made there."""
         found = _stat(self._state_dir)
         return self._now() if found is None else self._there_unix_s(found.st_dev)
 
-    def _sign(self, path: Path, sure_s: float, *, attempt: int | None = None, checkpoint: bool = False) -> Sign | None:
+    def _sign(
+        self, path: Path, sure_s: float, *, attempt: int | None = None, checkpoint: bool = False
+    ) -> FileSeen | None:
         if (found := _stat(path)) is None:
             return None
-        return Sign(what=str(path), age_s=self.age_s(path, found, sure_s), attempt=attempt, checkpoint=checkpoint)
+        return FileSeen(what=str(path), age_s=self.age_s(path, found, sure_s), attempt=attempt, checkpoint=checkpoint)
 
     def age_s(self, path: Path, found: os.stat_result, sure_s: float) -> float:
         """Seconds since the file was written last; one of `sure_s` or more is checked against the filesystem's own

@@ -1,4 +1,4 @@
-"""The newest attempt's line of descent, followed sample by sample, and the runs that it is compared with."""
+"""The newest attempt's lineage, followed sample by sample, and the runs that it is compared with."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Earlier = Callable[[int, int | None], FollowedState | None]
 
 class Following:
     """What the watch needs of each sample once: the judge's series, the spans of unhealthy readings, and the
-    data's position at the checkpoints. A look takes the new samples only. Where the line of descent has changed (a new
+    data's position at the checkpoints. A look takes the new samples only. Where the lineage has changed (a new
     attempt, or the report of how it began) it is read from the newest `earlier` state that it has in common with what
     was followed before; from its beginning where there is none. Of a checkpoint that is listed, is older than the
     samples at hand, and was not reported as saved by the trainer, the samples are read once."""
@@ -83,7 +83,7 @@ class Following:
         self._followed: tuple[int, bool] | None = None
         self._late = False  # Whether an ancestor's sample came too late to be judged in its place
         self._goes_on = False  # Whether it goes on from a state and has not caught up yet
-        # steps whose positions are known, where the line of descent has told them, and are kept where it still will
+        # steps whose positions are known, where the lineage has told them, and are kept where it still will
         self._expected: set[int] = set()
         self._positions: dict[int, Anchor] = {}
         self.series = Series(thresholds)
@@ -142,7 +142,7 @@ class Following:
                     self._note(sample, self._positions)
         elif isinstance(record, RunStarted):
             begins = attempt is self._history.latest and not attempt.made
-            if begins and self._history.from_scratch(attempt):  # all samples of its line of descent are still to come
+            if begins and self._history.from_scratch(attempt):  # all samples of its lineage are still to come
                 self._begin(attempt, ())
 
     def catch_up(self) -> None:
@@ -154,7 +154,7 @@ class Following:
         self._goes_on = False
 
     def positions(self, steps: Collection[int]) -> dict[int, Anchor]:
-        """Where the data stood at these steps, as far as the line of descent knows it. What `again` raises."""
+        """Where the data stood at these steps, as far as the lineage knows it. What `again` raises."""
         unknown = set(steps) - self._expected
         latest = self._history.latest
         if unknown and latest is not None:
@@ -185,7 +185,7 @@ class Following:
         self._positions, self._followed, self._late = positions, _known_of(attempt), False
 
     def _in_common(self, attempt: Attempt) -> FollowedState | None:
-        """The newest state that is kept of the attempt's line of descent, from which on its samples are to be read."""
+        """The newest state that is kept of the attempt's lineage, from which on its samples are to be read."""
         descent, attempts = self._history.descent(attempt), self._history.attempts
         for at in range(len(descent) - 1, -1, -1):
             one, until = descent[at]

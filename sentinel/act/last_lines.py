@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sentinel import bounded
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_outcomes import AlertFiring, IncidentStopped
 
@@ -27,7 +27,7 @@ _SECRETS = re.compile(
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def with_last_lines(events: Iterable[IncidentEvent], look: Look, job_log: Path) -> list[IncidentEvent]:
+def with_last_lines(events: Iterable[IncidentEvent], look: Observation, job_log: Path) -> list[IncidentEvent]:
     """The events, with `last_lines` in those that tell of a job's death, where a job of the run has died. `job_log`:
     where the job's output goes, where the launcher does not say. Never raises."""
     jobs = look.facts.jobs

@@ -30,8 +30,8 @@ class Launcher(Protocol):
     def keep(self, started: Sequence[RunStarted]) -> None:
         """Records what a later start needs and the scheduler may no longer know by then."""
 
-    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `spare`."""
+    def fenced(self, started: Sequence[RunStarted], except_for: str | None) -> None:
+        """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `except_for`."""
 
     def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Makes ready, and has checked, what `start` will submit. SlurmRefused, ScriptRefused, ConfigError."""
@@ -45,8 +45,8 @@ class Launcher(Protocol):
     def keep_stacks(self, folder: Path) -> None:
         """Writes what each of the job's processes is doing into the folder, where py-spy is there. Never raises."""
 
-    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """Stops all of the job but what was started for the rollback `spare`; returns when it is seen gone.
+    def stop(self, started: Sequence[RunStarted], except_for: str | None) -> None:
+        """Stops all of the job but what was started for the rollback `except_for`; returns when it is seen gone.
         JobStillAlive when it is not."""
 
     def start(

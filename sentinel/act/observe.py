@@ -15,14 +15,14 @@ from sentinel.act.data_account import EndAccount
 from sentinel.act.folder_reader import FolderReader
 from sentinel.act.following import Following, References
 from sentinel.act.judge_cache import WHILE_READING, JudgeCache
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.neighbours import CauseSearch, Neighbours
 from sentinel.act.saved_files import quiet_s_of
 from sentinel.act.settings_seen import settings_seen, starts_of
 from sentinel.act.source import RereadSource, SampleCache
 from sentinel.act.starts import begun_unix_s
 from sentinel.act.wall_clock import EventTimes
-from sentinel.act.witnesses import Overlap, Witnessing, stranger
+from sentinel.act.liveness_evidence import Overlap, Witnessing, stranger
 from sentinel.adapters.state_files import KILL, PAUSED, holds
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History, sentence_of
@@ -94,7 +94,7 @@ class Observer:
         return max(self._history.attempts, default=None)
 
     @os_errors_named("the run's folders")
-    def look(self, now_unix_s: float, *, room: bool = False, fresh: bool = False) -> Look:
+    def look(self, now_unix_s: float, *, room: bool = False, fresh: bool = False) -> Observation:
         """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read. `room` asks for
         the free space as well, which is else counted while an incident is open. `fresh`: nothing that earlier looks
         remember of the checkpoints counts; what acts, acts on such a look."""
@@ -113,34 +113,34 @@ class Observer:
         self._attribute(attempt, jobs, events)
         facts = self._facts(now_unix_s, jobs, events, unavailable, room=room, fresh=fresh)
         facts = facts.changed(took_s=monotonic() - began_s)
-        return Look(history=self._history, series=self._following.series, facts=facts)
+        return Observation(history=self._history, series=self._following.series, facts=facts)
 
     def keep_state(self, *, at_once: bool = False) -> None:
         """Lets the next start go on from what was read so far, where that is worth while; see JudgeCache."""
         if self._cache is not None and self._has_read:
             self._cache.keep(self._following, at_once=at_once)
 
-    def fenced(self, spare: str | None, *, or_parked: bool = False) -> None:
-        """Asks all witnesses afresh; JobStillAlive unless all but what was started for the rollback `spare` is gone.
+    def fenced(self, except_for: str | None, *, or_parked: bool = False) -> None:
+        """Asks all witnesses afresh; JobStillAlive unless all but what was started for the rollback `except_for` is gone.
         `or_parked`: or is parked for that rollback."""
         alive: JobStillAlive | None = None
         try:
-            self._near.launcher.fenced(self.started, spare)
+            self._near.launcher.fenced(self.started, except_for)
         except JobStillAlive as error:
             if not or_parked:
                 raise
             alive = error
         found = self.witnesses()  # the launcher has been asked just now
-        known = life_of(found, spare=spare)
+        known = life_of(found, except_for=except_for)
         if known.life is not Life.GONE and not (or_parked and known.life is Life.PARKED):
             raise alive or JobStillAlive(known.sentence)
-        if (why := settles(found, spare=spare)) is not None:
+        if (why := settles(found, except_for=except_for)) is not None:
             raise JobStillAlive(why)
         if known.life is Life.PARKED:
             return
         if alive is not None:
             raise alive
-        if (answers := self._witnessing.answers(self._history, spare)) is not None:
+        if (answers := self._witnessing.answers(self._history, except_for)) is not None:
             raise JobStillAlive(answers)
 
     def not_parked(self, rollback: str) -> str | None:
@@ -162,7 +162,7 @@ class Observer:
             jobs=jobs,
             attempts=attempts,
             parked=parked,
-            signs=self._witnessing.signs(attempts, jobs, self._logs(jobs), enough_s, **asked),
+            files_seen=self._witnessing.files_seen(attempts, jobs, self._logs(jobs), enough_s, **asked),
             heartbeats=self._witnessing.heartbeats(jobs, **asked),
             gone_after_s=thresholds.gone_after_s,
             stalled_after_s=thresholds.stalled_after_s,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.starts import Starts
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, Restart, recovery_of
@@ -42,7 +42,7 @@ class PastReader:
         self._starts = Starts()
         self._previews: dict[str, str | None] = {}
 
-    def read(self, look: Look, policy: Policy, script_refusal: ScriptRefusal) -> Look:
+    def read(self, look: Observation, policy: Policy, script_refusal: ScriptRefusal) -> Observation:
         """The look, with the readings that its turn is decided by. What the source raises."""
         look = look.known(start=self._starts.audit(look), previews=dict(self._previews))
         needs, attempt = needs_of(look.facts, policy), look.history.latest
@@ -61,7 +61,7 @@ class PastReader:
         return look
 
     def recovery(
-        self, incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, *, hold_steps: int
+        self, incident: Incident, rollback: Rollback, attempt: Attempt, look: Observation, *, hold_steps: int
     ) -> Recovery:
         known = self._followed(incident, rollback, attempt, look.history, _danger(incident, attempt, hold_steps))
         validations = look.history.validations(attempt)

@@ -133,10 +133,10 @@ class Performer:
                 near.checkpoints.pins.restore(tag)
             case PrepareJob(_, rollback, overrides):
                 near.launcher.prepare(rollback, started, overrides)
-            case StopJob(_, spare, keep_stacks):
+            case StopJob(_, except_for, keep_stacks):
                 if keep_stacks:
                     near.launcher.keep_stacks(near.state_dir / "stacks")
-                near.launcher.stop(started, spare)
+                near.launcher.stop(started, except_for)
             case QuarantineCheckpoints(tags, incident, rollback):
                 quarantine(tags, near, incident, rollback)
                 self.observer.folders.forget(tags)
@@ -221,12 +221,14 @@ def execute(turn: Turn, newest_attempt: int | None, act: Perform, ledger: Ledger
         ledger.record(Done(incident=incident, rollback=rollback, action=doing))
 
 
-def wait_until_quiet(observer: Observer, spare: str | None, say: Say) -> None:
+def wait_until_quiet(observer: Observer, except_for: str | None, say: Say) -> None:
     """For a command: returns once the checkpoints are quiet; at once where a job of the run is seen. Says once what it
     waits for. JobStillAlive where something goes on writing."""
     waited_s, told = 0.0, False
-    while (left_s := quiet_left_s(found := observer.look(time.time(), fresh=True).facts.liveness, spare=spare)) > 0:
-        why = settles(found, spare=spare) or ""
+    while (
+        left_s := quiet_left_s(found := observer.look(time.time(), fresh=True).facts.liveness, except_for=except_for)
+    ) > 0:
+        why = settles(found, except_for=except_for) or ""
         if waited_s > _MOST_QUIET * found.quiet_s:
             raise JobStillAlive(why)
         if not told:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from sentinel.act.kept_ancestor import KeptAncestor
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.facts import Facts
@@ -35,7 +35,7 @@ class Starts:
         self._kept = kept
         self._known: tuple[tuple[int, int | None, int | None], Ancestor] | None = None
 
-    def audit(self, look: Look) -> StartAudit | None:
+    def audit(self, look: Observation) -> StartAudit | None:
         """None where there is nothing to compare it with, or the incident log has the verdict already."""
         attempt = look.history.latest
         if attempt is None or attempt.number in audits_of(look.events):
@@ -44,7 +44,7 @@ class Starts:
         start = self.start_of(look, attempt)
         return audit(start) if start is not None else None
 
-    def start_of(self, look: Look, attempt: Attempt) -> Start | None:
+    def start_of(self, look: Observation, attempt: Attempt) -> Start | None:
         facts, started = look.facts, attempt.started
         samples = tuple(islice(look.history.samples(attempt), FIRST))
         if started is None or not samples or isinstance(samples[0], ScrapedSample) or _being_replaced(attempt, facts):
@@ -132,7 +132,7 @@ def left_by_others(attempt: Attempt, history: History, facts: Facts, took_s: flo
     return found[-1] if found and found[-1].global_step else None
 
 
-def pointed_at(attempt: Attempt, look: Look) -> frozenset[int] | None:
+def pointed_at(attempt: Attempt, look: Observation) -> frozenset[int] | None:
     """By `latest`: a rollback and a restart write it. Once it names what the attempt itself has saved, and that began
     from scratch: by the saves of the last attempt before that has any; `latest` has named each."""
     facts = look.facts
@@ -145,7 +145,7 @@ def pointed_at(attempt: Attempt, look: Look) -> frozenset[int] | None:
     return None if _moved_since(last, look) else frozenset(saved.global_step for saved in last.saved)
 
 
-def _moved_since(attempt: Attempt, look: Look) -> bool:
+def _moved_since(attempt: Attempt, look: Observation) -> bool:
     """Whether sentinel may have changed a checkpoint, or `latest`, since the attempt was the newest."""
     moves = (e.newest_attempt for e in look.events if isinstance(e, Intent) and e.action.kind in _MOVES)
     return any(at is None or at >= attempt.number for at in moves)

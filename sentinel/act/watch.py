@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sentinel.act.kept_turns import KeptTurns
 from sentinel.act.last_lines import with_last_lines
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.parked_trainer import ParkedTrainer
@@ -39,7 +39,7 @@ class Watch:
     ledger: Ledger
     own: Callable[[], None] = lambda: None
     paging_problem: Callable[[], str | None] = lambda: None
-    last: Look | None = field(default=None, init=False)  # what the last turn saw
+    last: Observation | None = field(default=None, init=False)  # what the last turn saw
     failed_turns: int = field(default=0, init=False)  # turns so far that had an error
     _warned: str | None = field(default=None, init=False)  # the last line that was warned of, without its ages
     _past: PastReader = field(default_factory=PastReader, init=False)
@@ -99,7 +99,7 @@ class Watch:
         except (OSError, SentinelError) as failure:
             log.error("the failure can't be recorded in the incident log: %s", failure)
 
-    def _decided(self, look: Look) -> tuple[Look, Turn]:
+    def _decided(self, look: Observation) -> tuple[Observation, Turn]:
         self.last = look.known(paging_problem=self.paging_problem())
         look = self._past.read(self.last, self.policy, self.observer.script_refusal)
         return look, decide(look.facts, self.policy, self._memory)
@@ -115,7 +115,7 @@ class Watch:
         log.log(logging.DEBUG if (reason := without_seconds(line)) == self._warned else logging.WARNING, "%s", line)
         self._warned = reason
 
-    def _record(self, events: Iterable[IncidentEvent], look: Look) -> None:
+    def _record(self, events: Iterable[IncidentEvent], look: Observation) -> None:
         self.ledger.record_all(with_last_lines(events, look, self.near.job_log))
 
     def _record_failure(self, reason: str, now_unix_s: float) -> None:
@@ -124,7 +124,7 @@ class Watch:
         events, self._memory = failed_look(reason, self._memory, self.policy, now_unix_s, last=last)
         self.ledger.record_all(events)
 
-    def _do(self, turn: Turn, look: Look) -> None:
+    def _do(self, turn: Turn, look: Observation) -> None:
         for note in turn.notes:
             log.info("%s", note)
         settle(turn.undo, self.near, self.observer, self.ledger)

@@ -23,7 +23,7 @@ class ElsewhereLauncher:
     def keep(self, started: Sequence[RunStarted]) -> None:
         """Nothing: it is never started from here."""
 
-    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
+    def fenced(self, started: Sequence[RunStarted], except_for: str | None) -> None:
         raise JobStillAlive(_WHY)
 
     stop = fenced

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sentinel import bounded
-from sentinel.adapters.witnesses import fate_of_process
+from sentinel.adapters.process_states import state_of_process
 from sentinel.plan.observation import HeartbeatSeen, Life
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.heartbeat import MISSED, Heartbeat, decode_heartbeat
@@ -111,8 +111,8 @@ def _is_dead(told: Heartbeat) -> bool:
         boot_id=told.boot_id,
         pid_namespace=told.pid_namespace,
     )
-    fate = fate_of_process(started)
-    return fate is not None and fate.life is Life.GONE and fate.certain
+    process_state = state_of_process(started)
+    return process_state is not None and process_state.life is Life.GONE and process_state.certain
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -123,7 +123,7 @@ def _line_of(name: str, past: Past, attempt: int) -> list[Readings]:
 
 
 def _moved_first(name: str, past: Past, attempt: int | None, onset: int, window_steps: int) -> FirstMoved:
-    """Which signals moved before the onset, on the line of descent of the attempt, or of the newest."""
+    """Which signals moved before the onset, on the lineage of the attempt, or of the newest."""
     if attempt is None:
         if not past.stretches:
             raise ConfigError(f"{name} has no attempt yet, so no step {onset}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sentinel.act.following import anchor_at
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.perform import carry_out, wait_until_quiet
 from sentinel.act.undo import settle
 from sentinel.cli.shared import (
@@ -56,9 +56,7 @@ def rollback(
     start: Annotated[bool, typer.Option(help="Start the job again afterwards.")] = True,
     restart: Annotated[
         Asked | None,
-        typer.Option(
-            help="in_place: in the same processes; job: by a new job. Default: \\[policy] restart."
-        ),
+        typer.Option(help="in_place: in the same processes; job: by a new job. Default: \\[policy] restart."),
     ] = None,
     force: Annotated[
         bool,
@@ -110,7 +108,7 @@ def rollback(
         return _carry_out(parts, look, plan.decision, config.policy)
 
 
-def _planned(parts: Parts, config: Config, wanted: ManualRollback, *, fresh: bool = False) -> tuple[Look, Plan]:
+def _planned(parts: Parts, config: Config, wanted: ManualRollback, *, fresh: bool = False) -> tuple[Observation, Plan]:
     """The run as it is now, and the plan for it. Verifies the target, in a dry run too: reading changes nothing."""
     with looking_line() as parts.near.checkpoints.progress:
         look = parts.observer.look(clock(), fresh=fresh)
@@ -124,7 +122,7 @@ def _planned(parts: Parts, config: Config, wanted: ManualRollback, *, fresh: boo
     return look, plan_by_hand(wanted, facts if fresh else facts.changed(quiet_s=0.0), config.policy)
 
 
-def _with_onset(look: Look, margin_steps: int) -> Facts:
+def _with_onset(look: Observation, margin_steps: int) -> Facts:
     """The run with the data positions of the steps from the onset on: a rung may skip their data."""
     attempt, onset = look.history.latest, look.verdict.onset_range
     if attempt is None or onset is None:
@@ -134,7 +132,7 @@ def _with_onset(look: Look, margin_steps: int) -> Facts:
     return look.facts.changed(positions={**look.facts.readings.positions, **of_onset})
 
 
-def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> int:
+def _carry_out(parts: Parts, look: Observation, decision: Rollback, policy: Policy) -> int:
     attempt, ledger = look.history.latest, parts.ledger
     number, incident = look.facts.next_incident, incident_id(look.facts.next_incident)
     parts.observer.stop_probes(look.facts.incidents)  # before they are closed: then the probes' folders may be purged

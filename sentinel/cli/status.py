@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sentinel.act.kept_ancestor import KeptAncestor
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.starts import Starts
 from sentinel.cli.incident import incident_json
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, echo, fields_of, looking_line, print_json
@@ -85,7 +85,7 @@ def _line(row: Mapping[str, Any]) -> str:
     return f"{name}: {row['verdict']}{at} (mode {row['mode']}{incident})"
 
 
-def _looked(config: Config) -> tuple[dict[str, Any], Look]:
+def _looked(config: Config) -> tuple[dict[str, Any], Observation]:
     near = neighbours_of(config)
     with looking_line() as near.checkpoints.progress:
         look = observer_of(config, near).look(clock())
@@ -94,7 +94,7 @@ def _looked(config: Config) -> tuple[dict[str, Any], Look]:
     return _document(config, look, life_of(look.facts.liveness), unreadable_lines=near.source.unreadable), look
 
 
-def _document(config: Config, look: Look, job: Liveness, *, unreadable_lines: int) -> dict[str, Any]:
+def _document(config: Config, look: Observation, job: Liveness, *, unreadable_lines: int) -> dict[str, Any]:
     start, moved = look.facts.on_demand.start or newest_audit(look.facts), _moved_first(look)
     last, verdict, policy = look.series.last, look.verdict, config.policy
     rollbacks = [rollback for incident in look.facts.incidents for rollback in incident.rollbacks]
@@ -129,7 +129,7 @@ def _document(config: Config, look: Look, job: Liveness, *, unreadable_lines: in
     }
 
 
-def _moved_first(look: Look) -> FirstMoved | None:
+def _moved_first(look: Observation) -> FirstMoved | None:
     """As the open incident has recorded it; by the same analysis while none is open. None without an onset."""
     incident, attempt, onset = look.facts.open_incident, look.history.latest, look.verdict.onset_range
     if incident is not None and incident.moved_first is not None:
@@ -143,7 +143,7 @@ def _warned(warning: EarlyWarning | LogitWarning | None) -> dict[str, Any] | Non
     return None if warning is None else fields_of(warning, "since_step", "step", "reason")
 
 
-def _print(document: dict[str, Any], look: Look) -> None:
+def _print(document: dict[str, Any], look: Observation) -> None:
     last, job = look.series.last, document["job"]
     at = f" at step {last.global_step}, loss {last.loss:.4f}" if last else ""
     attempt = document["attempt"] or "none yet"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.adapters.event_files.runs_folder import runs_below
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.lock import RunLock
@@ -173,7 +173,7 @@ def journal(config: Config, near: Near) -> Iterator[Checked]:
     yield from _ladder(config.policy.ladder, look.facts)
 
 
-def _newest_attempt(config: Config, look: Look) -> Iterator[Checked]:
+def _newest_attempt(config: Config, look: Observation) -> Iterator[Checked]:
     """Whether there are samples and a start report, whether the hook's version is the daemon's, and the job's state."""
     attempt = look.history.latest
     if attempt is None:

@@ -7,12 +7,12 @@ import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.act.file_activity import Signs
+from sentinel.act.file_activity import FileTimes
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.saved_files import modified_unix_s
 from sentinel.adapters.checkpoints import QUARANTINE, Claim
 from sentinel.adapters.journal import last_beginning
-from sentinel.adapters.witnesses import elsewhere, user_name
+from sentinel.adapters.process_states import elsewhere, user_name
 from sentinel.config import Config
 from sentinel.vocabulary.sample import RunStarted
 
@@ -44,15 +44,15 @@ def _faults(config: Config, near: Neighbours) -> Iterator[str]:
         yield from _of_user(launcher.user)
     newest = last_beginning(state_dir)
     if launcher.kind == "local" and newest is not None and not newest.finished:
-        yield from _of_machine(newest.started, Signs(state_dir, checkpoints), config.judge.gone_after_s)
+        yield from _of_machine(newest.started, FileTimes(state_dir, checkpoints), config.judge.gone_after_s)
     seen = near.launcher.look([newest.started] if newest is not None else [])
     yield from (Fault(w.foreign) for w in seen.writers if w.foreign)
 
 
-def _of_machine(started: RunStarted, files: Signs, gone_after_s: float) -> Iterator[str]:
+def _of_machine(started: RunStarted, files: FileTimes, gone_after_s: float) -> Iterator[str]:
     """Of an attempt that has not ended and whose journal is not silent, by the clock of the journal's filesystem."""
-    signs = files.of_journals([started.attempt], sure_s=0.0)
-    if signs and signs[0].age_s >= gone_after_s:
+    files_seen = files.of_journals([started.attempt], sure_s=0.0)
+    if files_seen and files_seen[0].age_s >= gone_after_s:
         return
     attempt, job = started.attempt, started.job_id
     if (why := elsewhere(started)) is not None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from threading import BoundedSemaphore, Event, Thread
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.adapters.checkpoints import Checkpoints, Pace, ReadingStoppedError, lower_priority
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.target import healthy_until
@@ -42,7 +42,7 @@ class ReadAhead:
     def is_reading(self) -> bool:
         return self._reading is not None and self._reading.is_alive()
 
-    def follow(self, look: Look | None) -> None:
+    def follow(self, look: Observation | None) -> None:
         """After a turn: begins to read where there is something new, and stops where the run is not well."""
         target = None if look is None else _newest_healthy(look)
         if target is None:
@@ -90,7 +90,7 @@ class ReadAhead:
             _READING.release()
 
 
-def _newest_healthy(look: Look) -> Checkpoint | None:
+def _newest_healthy(look: Observation) -> Checkpoint | None:
     """The checkpoint that a rollback would go back to if the run diverged from now on; None where it is not well."""
     if look.verdict.kind not in _WELL or look.facts.open_incident is not None or look.series.last is None:
         return None

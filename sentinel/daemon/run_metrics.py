@@ -7,7 +7,7 @@ import math
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Protocol
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.watch import Watch
 from sentinel.adapters.exposition.exposition import Textfile
 from sentinel.adapters.exposition.text import RunText, RunWriter
@@ -90,7 +90,7 @@ class RunMetrics:
         except Exception:  # at the loop's edge: metrics must not cost a turn
             log.exception("can't update /metrics")
 
-    def _show(self, look: Look | None) -> None:
+    def _show(self, look: Observation | None) -> None:
         config, run = self._config, self._config.run.name
         mode: Mode = "observe" if self._observe else config.policy.mode
         seen = () if look is None else exposed(run, look, config.policy, self._correlated.of(look))
@@ -125,7 +125,7 @@ class Correlated:
         self._last: tuple[Correlation, ...] = ()
         self._since: tuple[int, float] | None = None
 
-    def of(self, look: Look) -> tuple[Correlation, ...]:
+    def of(self, look: Observation) -> tuple[Correlation, ...]:
         """Correlations of the newest attempt; none while the verdict is neither spike nor diverged."""
         attempt, now_unix_s = look.history.latest, look.facts.now_unix_s
         if attempt is None or look.verdict.kind not in _CORRELATED:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts.alerts import AGAIN_S, unsettled
 from sentinel.plan.choose.policy import Mode, Policy
@@ -75,7 +75,7 @@ def of_daemon(run: str, turns: Turns, *, mode: Mode, poll_interval_s: float, ver
     )
 
 
-def exposed(run: str, look: Look, policy: Policy, leads: Iterable[Correlation] = ()) -> tuple[Shown, ...]:
+def exposed(run: str, look: Observation, policy: Policy, leads: Iterable[Correlation] = ()) -> tuple[Shown, ...]:
     """Metrics of one look: of the newest attempt, and of the run; without `of_actions`."""
     number = "" if look.history.latest is None else str(look.history.latest.number)
     of_attempt = (Shown(PREFIX + name, float(v), (run, number, *rest)) for name, v, *rest in _of_attempt(look, leads))
@@ -83,7 +83,7 @@ def exposed(run: str, look: Look, policy: Policy, leads: Iterable[Correlation] =
     return (*of_attempt, *of_run)
 
 
-def _of_attempt(look: Look, leads: Iterable[Correlation]) -> Iterator[tuple[str, float, *tuple[str, ...]]]:
+def _of_attempt(look: Observation, leads: Iterable[Correlation]) -> Iterator[tuple[str, float, *tuple[str, ...]]]:
     verdict, last = look.verdict, look.series.last
     for kind in VerdictKind:
         yield "verdict", kind is verdict.kind, str(kind)
@@ -116,20 +116,20 @@ def _of_attempt(look: Look, leads: Iterable[Correlation]) -> Iterator[tuple[str,
         yield "correlation_lag_steps", lead.lag, lead.signal
 
 
-def _led(look: Look) -> Iterator[tuple[str, float, str]]:
+def _led(look: Observation) -> Iterator[tuple[str, float, str]]:
     incident = look.facts.open_incident
     if incident is not None and incident.moved_first is not None:
         for led in incident.moved_first.leading:
             yield "led_by_steps", led.steps_before_onset, led.signal
 
 
-def _of_start(look: Look) -> Iterator[tuple[str, float, str]]:
+def _of_start(look: Observation) -> Iterator[tuple[str, float, str]]:
     if (start := newest_audit(look.facts)) is not None:
         for answer in Continued:
             yield "start_audit", answer is start.verdict, str(answer)
 
 
-def _of_run(look: Look, policy: Policy) -> Iterator[tuple[str, float, *tuple[str, ...]]]:
+def _of_run(look: Observation, policy: Policy) -> Iterator[tuple[str, float, *tuple[str, ...]]]:
     incidents = look.facts.incidents
     standing = Counter(incident.status for incident in incidents)
     for status in get_args(Status):

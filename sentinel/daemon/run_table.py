@@ -14,7 +14,7 @@ from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.config import Config
 from sentinel.config.run_files import Chosen, conflicts, place_of, read
 from sentinel.daemon.candidates import Candidate, RunRoom
-from sentinel.daemon.folder_look import FolderLook
+from sentinel.daemon.folder_check import FolderCheck
 from sentinel.daemon.paging import check_pagers
 from sentinel.daemon.places import Standing, WatchPlace
 from sentinel.daemon.scheduler import Fleet, SignalFlag
@@ -56,7 +56,7 @@ class RunTable:
         for path in paths:
             self._add(path, configs[path])
         if self._chosen.everything and self._asks_first:
-            self._fleet.add(FolderLook(self._chosen, tuple(configs), self._tell_paths))
+            self._fleet.add(FolderCheck(self._chosen, tuple(configs), self._tell_paths))
 
     def stands(self, path: Path, standing: Standing) -> None:
         """After each turn of a run."""

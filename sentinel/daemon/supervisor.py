@@ -12,7 +12,7 @@ from time import monotonic
 
 from rich.status import Status
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.adapters.exposition.exposition import NAME, Exposition
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
@@ -182,7 +182,7 @@ def _on(number: signal.Signals, first_time: SignalFlag, again: SignalFlag, wake:
     signal.signal(number, handle)
 
 
-def headline(look: Look | None) -> str:
+def headline(look: Observation | None) -> str:
     if look is None:
         return "looking at the run"
     last = look.series.last

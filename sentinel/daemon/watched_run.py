@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 from time import monotonic
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.watch import Watch
 from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.lock import RunLock
@@ -98,7 +98,7 @@ class Watched:
         return pace_s if self._waits_for is None else max(pace_s, _TRY_AGAIN_S)
 
     @property
-    def last(self) -> Look | None:
+    def last(self) -> Observation | None:
         return None if self._watching is None else self._watching.last
 
     def reload(self, config: Config) -> None:

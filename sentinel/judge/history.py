@@ -1,4 +1,4 @@
-"""What is known of the run's attempts, and the line of descent through them."""
+"""What is known of the run's attempts, and the lineage through them."""
 
 from __future__ import annotations
 

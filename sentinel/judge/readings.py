@@ -221,7 +221,7 @@ def _plain_blocks(readings: Readings) -> NDArray[np.bool_]:
 
 
 def descent(stretches: Sequence[Readings]) -> list[Readings]:
-    """The line of descent: what a later stretch did again is gone. In the order in which they were made."""
+    """The lineage: what a later stretch did again is gone. In the order in which they were made."""
     ends = ends_of_descent([int(r.steps[0]) for r in stretches if len(r)])
     kept = [r if end is None else r.until(end) for r, end in zip((r for r in stretches if len(r)), ends, strict=True)]
     return [r for r in kept if len(r)]

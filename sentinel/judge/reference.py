@@ -37,7 +37,7 @@ _Point = tuple[float, float, float]  # The last place, the middle one, and the m
 def smoothed(
     name: str, stretches: Iterable[Readings], *, by: str = "global_step", samples: int = SAMPLES_PER_POINT
 ) -> Reference:
-    """The run's loss along its line of descent, by step or by another column that only grows (consumed_tokens); losses
+    """The run's loss along its lineage, by step or by another column that only grows (consumed_tokens); losses
     that are not numbers, or have no place on that axis, are left out."""
     curve = _Curve(samples)
     for readings in stretches:

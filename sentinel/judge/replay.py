@@ -15,19 +15,19 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 
 _KEPT_SAMPLES = 1 << 18  # Samples that a run can go back by and still be judged by all of its past
-_Kept = tuple[Series, Readings]  # A stretch of the present line of descent, and the judge as it was before it
+_Kept = tuple[Series, Readings]  # A stretch of the present lineage, and the judge as it was before it
 
 
 class Replay:
     """Takes readings in the order they were made. What is kept does not grow with the samples. When an attempt begins
     at a step that an earlier one had passed, the judge is set back to that step, as the weights were: what happened
-    after it stays an event, but the line of descent never saw it. `planned`, `references`: see Series."""
+    after it stays an event, but the lineage never saw it. `planned`, `references`: see Series."""
 
     def __init__(
         self, thresholds: Thresholds, planned: Iterable[int] = (), references: Sequence[Reference] = ()
     ) -> None:
         self._fresh = partial(Series, thresholds, planned=tuple(planned), references=references)
-        self.series = self._fresh()  # The judge on the newest attempt's line of descent
+        self.series = self._fresh()  # The judge on the newest attempt's lineage
         self._kept: deque[_Kept] = deque()
         self._gone: list[Event] = []
         self._attempt: int | None = None

@@ -1,4 +1,4 @@
-"""The judge's state for one line of descent (an attempt and those that it continues): detectors and their findings."""
+"""The judge's state for one lineage (an attempt and those that it continues): detectors and their findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEPT_SETTINGS = 4
 
 
 class Series:
-    """Takes the samples of one line of descent, in order. `judge` says what they mean, `events` what happened.
+    """Takes the samples of one lineage, in order. `judge` says what they mean, `events` what happened.
 
     Memory does not grow with the samples, except by one entry for each event. `planned` are steps at which a person
     has announced a change (other data, another stage): what the trainer reports itself need not be announced.

@@ -68,7 +68,7 @@ class UnhealthySpan:
 
 
 class UnhealthySpans:
-    """Folds the samples of one line of descent, in order. What is kept does not grow with the samples. Nothing is
+    """Folds the samples of one lineage, in order. What is kept does not grow with the samples. Nothing is
     learned from an extreme reading."""
 
     def __init__(self, thresholds: Thresholds, planned: Iterable[int] = ()) -> None:

@@ -26,7 +26,7 @@ class Life(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class ProcessState:
     """What became of the process or the job that an attempt has named in its journal."""
 
     life: Life
@@ -43,12 +43,12 @@ class AttemptSeen:
     rollback: str | None = None  # the rollback that it was started for; None for any other
     job_id: str | None = None  # the scheduler's job that it names, `4711` or `7_2`; None where it names none
     finished: bool = False  # whether it has reported its own end
-    fate: Fate | None = None  # None where it named neither a job nor a process
+    process_state: ProcessState | None = None  # None where it named neither a job nor a process
     grew_after_end: bool = False  # whether samples of it came after its job or process was seen gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
+class FileSeen:
     """A file that a trainer writes, and how long ago it was written last."""
 
     what: str  # the file, as a person finds it
@@ -86,7 +86,7 @@ class ParkedSeen:
     rollback: str  # that it waits for
     global_step: int
     writers: tuple[str, ...] = ()  # the names under which a launcher would show its process, its job or their group
-    process: Fate | None = None  # of the process that it named at its start; None where it named none
+    process: ProcessState | None = None  # of the process that it named at its start; None where it named none
     identity: str | None = None  # of that process, as HeartbeatSeen.process; None where its start was not reported
     job_id: str | None = None  # the scheduler's job that it named
     resume_asked: bool = False  # whether RESUME for it is in the state folder
@@ -157,7 +157,9 @@ class JobsSeen:
     start: StartSeen = field(default_factory=StartSeen)
     incomplete: frozenset[str] = frozenset()  # rollbacks of whose jobs some were submitted and some are still missing
     was_seen: bool = False  # whether there was a job before, which may have left more than processes: a log, a record
-    fates: Mapping[str | None, Fate] = field(default_factory=dict)  # by job id as reported; None: the last one seen
+    process_states: Mapping[str | None, ProcessState] = field(
+        default_factory=dict
+    )  # by job id as reported; None: the last one seen
     lost: Mapping[str | None, str] = field(default_factory=dict)  # rollback (None: a restart) -> why its job is lost
     broken_off: str | None = None  # how the scheduler ended the newest attempt's job unasked: NODE_FAIL, TIMEOUT …
     log_path: str | None = None  # where the running job's output goes, where the launcher knows it
@@ -191,7 +193,7 @@ class LivenessEvidence:
 
     jobs: JobsSeen = field(default_factory=JobsSeen)
     attempts: tuple[AttemptSeen, ...] = ()  # in their order
-    signs: tuple[Sign, ...] = ()  # when the files that a trainer writes were written last
+    files_seen: tuple[FileSeen, ...] = ()  # when the files that a trainer writes were written last
     heartbeats: tuple[HeartbeatSeen, ...] = ()  # that live; none where a visible job explains them
     gone_after_s: float = math.inf  # see Thresholds
     stalled_after_s: float = math.inf  # see Thresholds

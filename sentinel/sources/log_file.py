@@ -44,11 +44,11 @@ class Trial:
         self._signs: frozenset[str] = frozenset()
 
     def feed(self, line: str) -> None:
-        if len(line) <= LONGEST and not self._asks_for_loss and (signs := signs_of_rl(line)):
+        if len(line) <= LONGEST and not self._asks_for_loss and (files_seen := signs_of_rl(line)):
             self._begun = self._begun or self.has_read
             self._of_rl_anywhere += 1
             self._of_rl += self._begun or "loss" in line.lower()  # else the settings of a framework may name them
-            self._signs |= signs
+            self._signs |= files_seen
         if "\x1b" in line or line.startswith("{"):
             concerned = set(self._readers)
         else:

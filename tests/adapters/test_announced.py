@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.act.observe import Observer
-from sentinel.adapters.witnesses import Announced
+from sentinel.adapters.process_states import Announced
 from sentinel.daemon import wiring
 from sentinel.vocabulary.errors import JobStillAlive
 from tests.support.diverged_runs import diverged_run

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from sentinel.act.file_activity import FileSilence, Signs
+from sentinel.act.file_activity import FileSilence, FileTimes
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger
 from sentinel.act.wall_clock import EventTimes, WallClock
@@ -52,15 +52,15 @@ def test_a_journal_that_was_written_a_moment_ago_is_as_old_after_the_clock_was_s
     journal.parent.mkdir()
     journal.touch()
     clocks = Clocks(journal.stat().st_mtime)
-    signs = Signs(tmp_path, tmp_path, now=clocks.now, clock=clocks.monotonic)
-    silence = FileSilence(signs.now_there_unix_s, clocks.monotonic)
-    signs.now_there_unix_s()
+    files_seen = FileTimes(tmp_path, tmp_path, now=clocks.now, clock=clocks.monotonic)
+    silence = FileSilence(files_seen.now_there_unix_s, clocks.monotonic)
+    files_seen.now_there_unix_s()
     clocks.passes(5.0, set_by_s)
-    (sign,) = signs.of_journals([1], sure_s=15.0)
-    assert sign.age_s == pytest.approx(5.0, abs=1.0)
+    (file_seen,) = files_seen.of_journals([1], sure_s=15.0)
+    assert file_seen.age_s == pytest.approx(5.0, abs=1.0)
     assert silence.lasts_s([journal]) == pytest.approx(5.0, abs=1.0)
     clocks.passes(20.0)
-    assert signs.of_journals([1], sure_s=15.0)[0].age_s == pytest.approx(25.0, abs=1.0)
+    assert files_seen.of_journals([1], sure_s=15.0)[0].age_s == pytest.approx(25.0, abs=1.0)
 
 
 @SET_BY

@@ -103,14 +103,14 @@ def test_a_job_is_started_seen_stopped_and_its_last_words_kept(scheduler: Path) 
     assert (writer.rollback, writer.pending) == ("incident-1-r1", False)
     (told,) = scheduler.glob("*.json")
     assert json.loads(told.read_text())["rollback"] == "incident-1-r1"
-    launcher.fenced([], spare="incident-1-r1")
+    launcher.fenced([], except_for="incident-1-r1")
     with pytest.raises(JobStillAlive):
-        launcher.fenced([], spare=None)
-    launcher.stop([], spare=None)
+        launcher.fenced([], except_for=None)
+    launcher.stop([], except_for=None)
     seen = launcher.look([])
     assert seen.writers == ()
-    assert (fate := seen.fates[None]) is not None
-    assert (fate.life, "as Failed" in fate.sentence) == (Life.GONE, True)
+    assert (process_state := seen.process_states[None]) is not None
+    assert (process_state.life, "as Failed" in process_state.sentence) == (Life.GONE, True)
     assert seen.last_log is not None
     assert Path(seen.last_log).read_text() == f"the last words of {told.stem}\n"
 
@@ -151,7 +151,7 @@ def test_a_job_that_ended_before_its_lost_answer_was_looked_for_is_found_by_its_
     again = CommandsLauncher(settings_of(scheduler))
     start(again, "incident-1-r1")
     assert list(scheduler.glob("*.json")) == [job]
-    assert again.look([]).fates[None].life is Life.GONE
+    assert again.look([]).process_states[None].life is Life.GONE
     start(again, "incident-1-r1")
     names = sorted(json.loads(path.read_text())["name"] for path in scheduler.glob("*.json"))
     assert names == ["sentinel-state-incident-1-r1-1", "sentinel-state-incident-1-r1-2"]
@@ -243,13 +243,13 @@ def test_what_a_start_leaves_running_holds_up_nothing(scheduler: Path) -> None:
 
 
 def test_the_end_of_an_older_job_says_nothing_of_one_that_lives(scheduler: Path) -> None:
-    """An attempt that names no job, as a log's, has the fate of the newest one alone."""
+    """An attempt that names no job, as a log's, has the process_state of the newest one alone."""
     launcher = CommandsLauncher(settings_of(scheduler))
     start(launcher)
     launcher.stop([], None)
-    assert launcher.look([]).fates[None].life is Life.GONE
+    assert launcher.look([]).process_states[None].life is Life.GONE
     start(launcher)
-    assert None not in launcher.look([]).fates
+    assert None not in launcher.look([]).process_states
 
 
 def test_another_runs_jobs_are_neither_seen_nor_stopped(scheduler: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Performer
 from sentinel.adapters.lock import RunLock
@@ -42,7 +42,7 @@ def test_a_turn_that_comes_back_from_a_filesystem_that_hung_does_nothing_where_t
     config, look = diverged_run(tmp_path), Observer.look
     ours = watched(config, tmp_path)
 
-    def hung(observer: Observer, now_unix_s: float, *, fresh: bool = False) -> Look:
+    def hung(observer: Observer, now_unix_s: float, *, fresh: bool = False) -> Observation:
         found = look(observer, now_unix_s, fresh=fresh)
         taken_over(tmp_path / "s")
         return found

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.act.file_activity import FileSilence, Signs, Silence
-from sentinel.act.look import Look
+from sentinel.act.file_activity import FileSilence, FileTimes, Silence
+from sentinel.act.observation import Observation
 from sentinel.act.observe import Observer
-from sentinel.act.witnesses import Witnessing
+from sentinel.act.liveness_evidence import Witnessing
 from sentinel.adapters.checkpoints import SaveFolder
 from sentinel.adapters.local import LocalJobs
 from sentinel.daemon import wiring
 from sentinel.judge.history import History
 from sentinel.plan import turn
-from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
+from sentinel.plan.observation import ProcessState, JobsSeen, Life, WriterSeen
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
 from tests.support.diverged_runs import diverged_run, watched
 
@@ -59,12 +59,12 @@ def test_an_attempt_of_a_log_is_not_alive_by_the_job_that_came_after_it(tmp_path
     for attempt in (1, 2):
         history.push(RunStarted(attempt=attempt, time_unix_s=float(attempt)))
         history.push(sample(1, attempt=attempt))
-    lives = {None: Fate(life=Life.ALIVE, sentence="job 2 runs")}
+    lives = {None: ProcessState(life=Life.ALIVE, sentence="job 2 runs")}
     witnessing = Witnessing(tmp_path, SaveFolder(tmp_path))
-    seen = witnessing.attempts(history, JobsSeen(writers=(WriterSeen(id="job 2", rollback="r"),), fates=lives))
-    assert [attempt.fate for attempt in seen] == [None, None]
-    unseen = witnessing.attempts(history, JobsSeen(fates=lives))
-    assert {attempt.fate for attempt in unseen} == set(lives.values())
+    seen = witnessing.attempts(history, JobsSeen(writers=(WriterSeen(id="job 2", rollback="r"),), process_states=lives))
+    assert [attempt.process_state for attempt in seen] == [None, None]
+    unseen = witnessing.attempts(history, JobsSeen(process_states=lives))
+    assert {attempt.process_state for attempt in unseen} == set(lives.values())
 
 
 def test_after_a_look_that_hung_nothing_is_done_before_another_one(
@@ -103,8 +103,8 @@ def test_files_are_silent_by_their_filesystems_clock_and_then_by_the_monotonic_o
 
 @pytest.mark.parametrize("off_s", [-10800.0, 10800.0])
 def test_the_filesystems_clock_is_read_off_a_file_made_there(tmp_path: Path, off_s: float) -> None:
-    signs = Signs(tmp_path, tmp_path / "none", now=lambda: time.time() + off_s)
-    assert abs(signs.now_there_unix_s() - time.time()) < 5.0
+    files_seen = FileTimes(tmp_path, tmp_path / "none", now=lambda: time.time() + off_s)
+    assert abs(files_seen.now_there_unix_s() - time.time()) < 5.0
     assert not list(tmp_path.iterdir())
 
 
@@ -123,9 +123,9 @@ def test_a_clock_that_is_hours_off_calls_no_job_stalled_that_writes(
         log_path=tmp_path / "s" / "job.log",
     )
     try:
-        ours, look, found = watched(config, tmp_path), Observer.look, list[Look]()
+        ours, look, found = watched(config, tmp_path), Observer.look, list[Observation]()
 
-        def hours_off(observer: Observer, now_unix_s: float, *, fresh: bool = False) -> Look:
+        def hours_off(observer: Observer, now_unix_s: float, *, fresh: bool = False) -> Observation:
             found.append(look(observer, now_unix_s + off_s, fresh=fresh))
             return found[-1]
 

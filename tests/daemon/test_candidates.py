@@ -11,7 +11,7 @@ from sentinel.adapters.lock import RunLock
 from sentinel.config import Config, load_config
 from sentinel.config.run_files import Chosen
 from sentinel.daemon.candidates import Candidate, RunRoom
-from sentinel.daemon.folder_look import FolderLook
+from sentinel.daemon.folder_check import FolderCheck
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_configuration_counts_as_removed_once_it_was_missing_twice(tmp_path: P
     a, b = tmp_path / "a.toml", tmp_path / "b.toml"
     a.touch()
     seen: list[tuple[Path, ...]] = []
-    look = FolderLook(Chosen(runs=(), everything=True, config_dir=tmp_path), (a,), seen.append)
+    look = FolderCheck(Chosen(runs=(), everything=True, config_dir=tmp_path), (a,), seen.append)
     assert look.turn(0.0)
     assert seen == []
     b.touch()
@@ -114,7 +114,7 @@ def test_a_configuration_counts_as_removed_once_it_was_missing_twice(tmp_path: P
 def test_a_folder_that_is_away_removes_no_run(tmp_path: Path) -> None:
     seen: list[tuple[Path, ...]] = []
     away = tmp_path / "away"
-    look = FolderLook(Chosen(runs=(), everything=True, config_dir=away), (away / "a.toml",), seen.append)
+    look = FolderCheck(Chosen(runs=(), everything=True, config_dir=away), (away / "a.toml",), seen.append)
     assert look.turn(0.0)
     assert look.turn(0.0)
     assert seen == []

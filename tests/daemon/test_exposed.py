@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.daemon.run_metrics import Correlated, leads
 from sentinel.daemon.run_series import MITIGATIONS, ActionCounts, Turns, exposed, of_actions, of_daemon
 from sentinel.judge.history import History
@@ -32,7 +32,9 @@ from tests.support.recovery_plans import run as run_state
 LABELS = {metric.name: metric.labels for metric in DAEMON_METRICS}
 
 
-def look(samples: Iterable[Sample], facts: Facts | None = None, events: Sequence[Mapping[str, Any]] = ()) -> Look:
+def look(
+    samples: Iterable[Sample], facts: Facts | None = None, events: Sequence[Mapping[str, Any]] = ()
+) -> Observation:
     history, series = History(), Series(Thresholds())
     for one in samples:
         history.push(one)

@@ -238,7 +238,7 @@ def kill_now_and_then(folder: Path, seed: int, kills: int) -> None:
 
 
 def check_the_end(folder: Path) -> None:
-    """No checkpoint lost, the run ended well, every step of the last line of descent is there."""
+    """No checkpoint lost, the run ended well, every step of the last lineage is there."""
     records = Journals(folder / "state").poll()
     incidents = fold(IncidentLog(folder / "state" / "incidents.jsonl").read())
     assert [i.outcome for i in incidents] == ["recovered"], (folder / "watch.log").read_text()[-3000:]

@@ -204,7 +204,7 @@ KEPT_KEYS = (
 
 
 def record(history: History, path: Path) -> None:
-    """Samples and validations of one line of descent as journal lines, without what nobody judges by."""
+    """Samples and validations of one lineage as journal lines, without what nobody judges by."""
     latest = history.latest
     if latest is None:
         raise SystemExit(f"{path}: nothing was run")

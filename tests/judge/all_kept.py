@@ -31,19 +31,19 @@ class AllKept:
     records: list[Record] = field(default_factory=list)
 
     def lineage(self, attempt: int) -> list[Sample]:
-        """The samples of the attempt's line of descent."""
+        """The samples of the attempt's lineage."""
         parent, at = self._parent(attempt)
         ancestors = [] if parent is None else [s for s in self.lineage(parent) if s.global_step <= at]
         return ancestors + [r for r in self.records if isinstance(r, Sample) and r.attempt == attempt]
 
     def validations(self, attempt: int) -> list[Validation]:
-        """The validations of the attempt's line of descent."""
+        """The validations of the attempt's lineage."""
         parent, at = self._parent(attempt)
         ancestors = [] if parent is None else [v for v in self.validations(parent) if v.global_step <= at]
         return ancestors + [r for r in self.records if isinstance(r, Validation) and r.attempt == attempt]
 
     def positions(self, attempt: int, steps: Iterable[int]) -> dict[int, Anchor]:
-        """Where the data stood at those of the steps that are on the line of descent."""
+        """Where the data stood at those of the steps that are on the lineage."""
         known = {
             s.global_step: Anchor(
                 global_step=s.global_step, consumed_samples=s.consumed_samples, consumed_tokens=s.consumed_tokens

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.act.following import Following
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.act.past import PastReader
 from sentinel.judge.history import SAVES_WITH_STATE, History
 from sentinel.judge.recovery_check import WINDOW, BestMean, Danger
@@ -186,7 +186,7 @@ def _refused(attempt: int, after: int = -1) -> Iterator[Sample]:
     yield
 
 
-def look(watched: Watched, *, finished: bool) -> Look:
+def look(watched: Watched, *, finished: bool) -> Observation:
     kind = VerdictKind.FINISHED if finished else VerdictKind.HEALTHY
     verdict = Verdict(kind=kind, reason="…")
     series = watched.following.series

@@ -15,7 +15,16 @@ from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.incident import Incident, Rollback, Skip, Wait
-from sentinel.plan.observation import AttemptSeen, Checkpoint, Fate, JobsSeen, Life, Sign, StartSeen, WriterSeen
+from sentinel.plan.observation import (
+    AttemptSeen,
+    Checkpoint,
+    ProcessState,
+    JobsSeen,
+    Life,
+    FileSeen,
+    StartSeen,
+    WriterSeen,
+)
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Free
 from sentinel.vocabulary.pacing import (
@@ -201,7 +210,7 @@ class Drawn:
             pending=self.rng.random() < 0.2,
             foreign=self.maybe("job 33 is bob's", 0.03),
         )
-        fate = Fate(
+        process_state = ProcessState(
             life=self.one(Life.ALIVE, Life.GONE, Life.UNKNOWN),
             sentence="Slurm shows job 33 as FAILED",
             certain=not self.odd(),
@@ -222,12 +231,12 @@ class Drawn:
                 rewrites_script=self.rng.random() < 0.2,
             ),
             incomplete=incomplete,
-            fates={None: fate} if self.odd() else {},
+            process_states={None: process_state} if self.odd() else {},
             lost={OURS: "job 35 can't be found"} if self.odd() else {},
         )
 
     def attempt(self, number: int) -> AttemptSeen:
-        fate = Fate(
+        process_state = ProcessState(
             life=self.one(Life.GONE, Life.GONE, Life.GONE, Life.ALIVE, Life.UNKNOWN),
             sentence=f"Slurm shows job 3{number}",
             certain=self.rng.random() < 0.8,
@@ -236,13 +245,13 @@ class Drawn:
             number=number,
             rollback=self.maybe(OURS, 0.1),
             finished=self.odd(),
-            fate=self.maybe(fate, 0.8),
+            process_state=self.maybe(process_state, 0.8),
             grew_after_end=self.odd(),
         )
 
-    def sign(self, attempt: int | None) -> Sign:
+    def file_seen(self, attempt: int | None) -> FileSeen:
         age_s = self.one(-5.0, 10.0, 59.0, 61.0, 200.0, *[5000.0] * 5, 90_000.0)
-        return Sign(what=f"file of {attempt}", age_s=age_s, attempt=attempt, checkpoint=attempt is None)
+        return FileSeen(what=f"file of {attempt}", age_s=age_s, attempt=attempt, checkpoint=attempt is None)
 
     def checkpoint(self, step: int) -> Checkpoint:
         return Checkpoint(
@@ -271,7 +280,7 @@ class Drawn:
             minute_of_day=self.maybe(self.one(0, 359, 360, 540, 1049, 1050, 1319, 1320)),
             jobs=self.jobs(),
             attempts=self.one((), (self.attempt(1), self.attempt(2)), (self.attempt(2),)),
-            signs=tuple(self.sign(n) for n in self.rng.sample((None, None, 1, 2), self.one(0, 1, 2))),
+            files_seen=tuple(self.file_seen(n) for n in self.rng.sample((None, None, 1, 2), self.one(0, 1, 2))),
             gone_after_s=self.one(3600.0, 3600.0, 86_400.0),
             overlap=self.maybe("attempts 2 and 3 train", 0.03),
             starts_unix_s=self.one((), (), (-1600.0, -1599.0, 1900.0), (1000.0, 1900.0)),

@@ -122,7 +122,7 @@ def _lines(drawn: Drawn) -> Iterator[str]:
         onset_range=drawn.maybe(incident.onset_range or (47, 49)),
     )
     yield f"verdict: {short(judge(drawn.one(*JUDGED), drawn.context(), Thresholds()))}"
-    plain = run.changed(jobs=JobsSeen(), attempts=(), signs=(), paused=False, kill_file=False, minute_of_day=None)
+    plain = run.changed(jobs=JobsSeen(), attempts=(), files_seen=(), paused=False, kill_file=False, minute_of_day=None)
     for number in range(1, drawn.one(1, 1, 2, 3)):  # what was tried before, where anything could be
         made = decide_rung(incident, plain.changed(incidents=()), replace(policy, cooldown_s=0.0)).decision
         if made is not None:
@@ -131,16 +131,18 @@ def _lines(drawn: Drawn) -> Iterator[str]:
             made.failed, made.begun = f"diverged again, the {number}. time", True
             incident.rollbacks.append(made)
     for _ in range(3):
-        signs = tuple(drawn.sign(drawn.one(None, 1, 2)) for _ in range(drawn.one(1, 2)))
+        files_seen = tuple(drawn.file_seen(drawn.one(None, 1, 2)) for _ in range(drawn.one(1, 2)))
         seen = run.changed(jobs=drawn.jobs(), attempts=(drawn.attempt(1), drawn.attempt(2))[: drawn.one(0, 1, 2)])
-        both = [life_of(seen.changed(signs=signs).liveness, spare=spare) for spare in (None, OURS)]
+        both = [
+            life_of(seen.changed(files_seen=files_seen).liveness, except_for=except_for) for except_for in (None, OURS)
+        ]
         yield f"lives: {'; '.join(known.sentence[:90] for known in both)}"
     if incident.rollbacks and drawn.maybe(True, 0.7):
         left = incident.rollbacks[-1].overrides
         since = drawn.one(left.anchor, *(Anchor(global_step=c.global_step) for c in run.folders.checkpoints[-3:]))
         run = run.changed(overrides=replace(left, anchor=since))
     yield f"life: {short(life_of(run.liveness))}"
-    known = short(life_of(run.liveness, spare=OURS))
+    known = short(life_of(run.liveness, except_for=OURS))
     yield f"spared: {known}; next {run.next_incident}{'; unfinished' * len(run.unfinished)}"
     yield from _plan("recovery", plan_recovery(run.changed(verdict=verdict), policy))
     yield from _plan("restart", plan_restart(run, policy, restarts_spent=drawn.one(0, 0, 2, 3), hung=drawn.odd()))

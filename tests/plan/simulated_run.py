@@ -1,4 +1,4 @@
-"""A run and its incident log, simulated: each job has a fate, and a turn's records and actions have their effects."""
+"""A run and its incident log, simulated: each job has a process_state, and a turn's records and actions have their effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sentinel.plan.incident.incident import Approval, Incident
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.incident.log_outcomes import Closed, Intent, Proved, UndoIntent
-from sentinel.plan.observation import AttemptSeen, BisectSeen, Fate, Life, ParkedSeen, WriterSeen
+from sentinel.plan.observation import AttemptSeen, BisectSeen, ProcessState, Life, ParkedSeen, WriterSeen
 from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import (
     Action,
@@ -63,7 +63,7 @@ class Story:
     """What the jobs of a run will do, and the policy that it is watched by."""
 
     policy: Policy
-    fates: tuple[str, ...]
+    process_states: tuple[str, ...]
     """Of each job, in the order of their starts; the first one runs already.
 
     diverges, recovers, heals (after a while), finishes, ignores (what it was to change), crashes, hangs,
@@ -85,7 +85,7 @@ class Story:
 
 @dataclass
 class _Job:
-    fate: str
+    process_state: str
     rollback: str | None
     looks: int = 0
     attempt: int | None = None
@@ -113,7 +113,7 @@ class World:
         if self.story.parks is not None:
             self.state = self.state.changed(jobs=replace(self.state.jobs, writers=WRITERS))
         self.parked: ParkedSeen | None = None
-        self.jobs = [_Job(self.story.fates[0], None, looks=2)]
+        self.jobs = [_Job(self.story.process_states[0], None, looks=2)]
         self._begin(self.jobs[0])
         self.undo_begun = False
         self.by_hand: _Job | None = None  # what a person has started
@@ -187,7 +187,11 @@ class World:
             self._gone()
             return
         self.jobs.append(
-            _Job(self.story.fates[min(len(self.jobs), len(self.story.fates) - 1)], action.rollback, looks=1)
+            _Job(
+                self.story.process_states[min(len(self.jobs), len(self.story.process_states) - 1)],
+                action.rollback,
+                looks=1,
+            )
         )
 
     def _bisect(self, incident: Incident | None) -> BisectSeen | None:
@@ -201,7 +205,7 @@ class World:
         number = len(self.history.attempts) + 1
         overrides = self.state.folders.overrides
         job.attempt = number
-        label = None if job.fate == "unlabelled" else job.rollback
+        label = None if job.process_state == "unlabelled" else job.rollback
         can = self.story.parks is not None
         report = RunStarted(attempt=number, time_unix_s=self.now_unix_s, rollback=label, seed=3, can_park=can)
         if overrides is not None:
@@ -209,7 +213,7 @@ class World:
             resumed = overrides.anchor.global_step
             report = replace(
                 report,
-                seed=overrides.once.seed if overrides.once and job.fate != "ignores" else 3,
+                seed=overrides.once.seed if overrides.once and job.process_state != "ignores" else 3,
                 resumed_from=resumed,
                 first_sample_index=overrides.anchor.consumed_samples,
                 consumed_tokens=overrides.anchor.consumed_tokens,
@@ -242,21 +246,21 @@ class World:
         if self.story.parks is None or pending.pending or self.state.jobs.writers[0].pending:
             self.state = self.state.changed(jobs=replace(self.state.jobs, writers=(pending,)))
         job.looks += 1
-        if job.looks == 1 or job.fate == "silent":
+        if job.looks == 1 or job.process_state == "silent":
             return
         if job.attempt is None:
             self._begin(job)
             return
-        if job.fate == "hangs" and job.looks > 4:
+        if job.process_state == "hangs" and job.looks > 4:
             return
-        self._steps(job, 60 if job.fate == "unlabelled" else 3)
-        if job.looks == 4 and job.fate in ("crashes", "hangs"):
+        self._steps(job, 60 if job.process_state == "unlabelled" else 3)
+        if job.looks == 4 and job.process_state in ("crashes", "hangs"):
             self.history.push(
                 CheckpointSaved(attempt=job.attempt, global_step=30, time_unix_s=0.0, tag="global_step30")
             )
-        if job.fate == "crashes" and job.looks == 5:
+        if job.process_state == "crashes" and job.looks == 5:
             self._gone()
-        if job.looks == 9 and job.fate in ("finishes", "heals", "recovers", "diverges"):
+        if job.looks == 9 and job.process_state in ("finishes", "heals", "recovers", "diverges"):
             self.history.push(RunFinished(attempt=job.attempt, global_step=90, time_unix_s=0.0, reason="finished"))
             self._gone()
 
@@ -265,7 +269,7 @@ class World:
         latest, alive = self.history.latest, bool(self.state.jobs.writers)
         assert latest is not None
         job = next((job for job in self.jobs if job.attempt == latest.number), self.jobs[-1])
-        diverged = job.fate == "diverges" or (job.fate == "heals" and job.looks < 6)
+        diverged = job.process_state == "diverges" or (job.process_state == "heals" and job.looks < 6)
         if diverged and job.looks > 2:
             return Verdict(
                 kind=VerdictKind.DIVERGED, reason="it does not come back", onset_range=(47, 49), alarm_step=88
@@ -276,7 +280,7 @@ class World:
             return Verdict(kind=VerdictKind.DOWN, reason="no process is left")
         if job is not self.jobs[-1]:
             return Verdict(kind=VerdictKind.STARTING, reason="the job is there and has not made a step yet")
-        if job.fate == "hangs" and job.looks > 4:
+        if job.process_state == "hangs" and job.looks > 4:
             return Verdict(kind=VerdictKind.STALLED, reason="journal and log are silent")
         return Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band")
 
@@ -298,7 +302,7 @@ class World:
             approvals=approvals,
             starts_unix_s=tuple(e.time_unix_s for e in starts),
             parked=self.parked,
-            signs=() if self.parked is None else (replace(JOURNAL, attempt=self.parked.attempt),),
+            files_seen=() if self.parked is None else (replace(JOURNAL, attempt=self.parked.attempt),),
             last_step=latest.samples[-1].global_step if latest and latest.samples else None,
         )
         state = state.changed(bisect=self._bisect(state.open_incident))
@@ -310,7 +314,7 @@ class World:
         started = started_for(facts, rollback) if rollback is not None else None
         if incident is None or started is None:
             return facts
-        recovered = self.jobs[-1].fate == "recovers" and self.jobs[-1].looks > 5
+        recovered = self.jobs[-1].process_state == "recovers" and self.jobs[-1].looks > 5
         answer = Recovery(
             answer=RecoveryOutcome.RECOVERED if recovered else RecoveryOutcome.NOT_YET, reason="by its trend"
         )
@@ -324,7 +328,9 @@ class World:
             reported=attempt.started is not None,
             rollback=attempt.started.rollback if attempt.started else None,
             finished=attempt.finished is not None,
-            fate=None if runs else Fate(life=Life.GONE, sentence=f"attempt {attempt.number} has ended"),
+            process_state=None
+            if runs
+            else ProcessState(life=Life.GONE, sentence=f"attempt {attempt.number} has ended"),
         )
 
     def a_person_pauses_it(self) -> None:

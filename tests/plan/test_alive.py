@@ -6,34 +6,36 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, LivenessEvidence, Sign, WriterSeen
+from sentinel.plan.observation import AttemptSeen, ProcessState, JobsSeen, Life, LivenessEvidence, FileSeen, WriterSeen
 from sentinel.plan.restart.liveness import hindered, life_of
 
-ALIVE = Fate(life=Life.ALIVE, sentence="Slurm shows job 7 as RUNNING")
-ENDED = Fate(life=Life.GONE, sentence="Slurm shows job 7 as FAILED")
-LIKELY = Fate(life=Life.GONE, sentence="process 12 of attempt 1 on n1 is not there any more", certain=False)
-UNSEEN = Fate(life=Life.UNKNOWN, sentence="Slurm does not know job 7")
+ALIVE = ProcessState(life=Life.ALIVE, sentence="Slurm shows job 7 as RUNNING")
+ENDED = ProcessState(life=Life.GONE, sentence="Slurm shows job 7 as FAILED")
+LIKELY = ProcessState(life=Life.GONE, sentence="process 12 of attempt 1 on n1 is not there any more", certain=False)
+UNSEEN = ProcessState(life=Life.UNKNOWN, sentence="Slurm does not know job 7")
 JOB = WriterSeen(id="job 7")
 NO_JOB = JobsSeen()
-LAST_ENDED = JobsSeen(fates={None: ENDED})
+LAST_ENDED = JobsSeen(process_states={None: ENDED})
 
 
-def journal(age_s: float, attempt: int = 1) -> Sign:
-    return Sign(what=f"attempts/{attempt:04d}.jsonl", age_s=age_s, attempt=attempt)
+def journal(age_s: float, attempt: int = 1) -> FileSeen:
+    return FileSeen(what=f"attempts/{attempt:04d}.jsonl", age_s=age_s, attempt=attempt)
 
 
-def saved(age_s: float) -> Sign:
-    return Sign(what="global_step10/shard", age_s=age_s, checkpoint=True)
+def saved(age_s: float) -> FileSeen:
+    return FileSeen(what="global_step10/shard", age_s=age_s, checkpoint=True)
 
 
-def one(fate: Fate | None = None, **more: bool) -> tuple[AttemptSeen, ...]:
-    return (AttemptSeen(number=1, fate=fate, **more),)
+def one(process_state: ProcessState | None = None, **more: bool) -> tuple[AttemptSeen, ...]:
+    return (AttemptSeen(number=1, process_state=process_state, **more),)
 
 
 def seen(
-    jobs: JobsSeen, attempts: tuple[AttemptSeen, ...], *signs: Sign, step_time_s: float | None = None
+    jobs: JobsSeen, attempts: tuple[AttemptSeen, ...], *files_seen: FileSeen, step_time_s: float | None = None
 ) -> LivenessEvidence:
-    return LivenessEvidence(jobs=jobs, attempts=attempts, signs=signs, gone_after_s=3600.0, step_time_s=step_time_s)
+    return LivenessEvidence(
+        jobs=jobs, attempts=attempts, files_seen=files_seen, gone_after_s=3600.0, step_time_s=step_time_s
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,13 +59,13 @@ def seen(
         (seen(NO_JOB, one(UNSEEN), journal(3599)), Life.UNKNOWN),
         (seen(NO_JOB, one(UNSEEN), journal(3601)), Life.GONE),
         (seen(NO_JOB, one(UNSEEN), journal(3601), saved(5)), Life.UNKNOWN),
-        (seen(NO_JOB, one(UNSEEN), journal(3601), Sign(what="job.log", age_s=5)), Life.UNKNOWN),
+        (seen(NO_JOB, one(UNSEEN), journal(3601), FileSeen(what="job.log", age_s=5)), Life.UNKNOWN),
         (seen(NO_JOB, one(), journal(-7200)), Life.UNKNOWN),  # a file of the future
         # no attempt that has reported itself: a save can take longer than any silence
         (seen(NO_JOB, (), saved(5)), Life.UNKNOWN),
         (seen(NO_JOB, (), saved(90000)), Life.UNKNOWN),
-        (seen(NO_JOB, (), Sign(what="job.log", age_s=3599)), Life.UNKNOWN),
-        (seen(NO_JOB, (), Sign(what="job.log", age_s=3601)), Life.GONE),  # nothing was saved: it ended before that
+        (seen(NO_JOB, (), FileSeen(what="job.log", age_s=3599)), Life.UNKNOWN),
+        (seen(NO_JOB, (), FileSeen(what="job.log", age_s=3601)), Life.GONE),  # nothing was saved: it ended before that
         (seen(NO_JOB, ()), Life.GONE),
         (seen(LAST_ENDED, (), saved(59)), Life.UNKNOWN),
         (seen(LAST_ENDED, (), saved(61)), Life.GONE),
@@ -99,19 +101,19 @@ def test_a_checkpoint_of_a_trainer_that_has_never_reported_itself_is_named_with_
 def test_what_was_started_for_a_rollback_is_no_witness_against_it() -> None:
     """Its files are fresh, and its job runs: only what came before it has to be gone."""
     ours = WriterSeen(id="job 9", rollback="incident-1-r1")
-    attempts = (*one(ENDED), AttemptSeen(number=2, rollback="incident-1-r1", fate=ALIVE))
+    attempts = (*one(ENDED), AttemptSeen(number=2, rollback="incident-1-r1", process_state=ALIVE))
     run = seen(JobsSeen(writers=(ours,)), attempts, journal(90), journal(1, 2), saved(1))
-    assert life_of(run, spare="incident-1-r1").life is Life.GONE
+    assert life_of(run, except_for="incident-1-r1").life is Life.GONE
     assert life_of(run).life is Life.ALIVE
-    before = replace(run, attempts=(AttemptSeen(number=1, fate=UNSEEN), attempts[1]))
-    assert life_of(replace(before, signs=(journal(1),)), spare="incident-1-r1").life is Life.UNKNOWN
+    before = replace(run, attempts=(AttemptSeen(number=1, process_state=UNSEEN), attempts[1]))
+    assert life_of(replace(before, files_seen=(journal(1),)), except_for="incident-1-r1").life is Life.UNKNOWN
 
 
 @pytest.mark.parametrize(("pending", "life"), [(True, Life.UNKNOWN), (False, Life.GONE)])
 def test_only_a_job_that_has_begun_can_have_written_what_nobody_signs(pending: bool, life: Life) -> None:
     ours = WriterSeen(id="job 9", rollback="incident-1-r1", pending=pending)
     run = seen(JobsSeen(writers=(ours,)), one(), journal(5))
-    assert life_of(run, spare="incident-1-r1").life is life
+    assert life_of(run, except_for="incident-1-r1").life is life
 
 
 def test_a_job_of_another_account_is_alive_and_nothing_is_done_to_it() -> None:

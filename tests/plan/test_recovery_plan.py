@@ -278,7 +278,7 @@ def test_elsewhere_is_refused_by_its_own_name() -> None:
 def test_an_old_job_that_comes_back_beside_ours_is_stopped_and_ours_is_not() -> None:
     ours = replace(decision(), known_jobs=("job 7",))
     requeued = JobsSeen(writers=(WriterSeen(id="job 7"), WriterSeen(id="job 9", rollback=ours.id)))
-    assert plan_rollback(ours, run(jobs=requeued), POLICY).actions == (StopJob(("job 7",), spare=ours.id),)
+    assert plan_rollback(ours, run(jobs=requeued), POLICY).actions == (StopJob(("job 7",), except_for=ours.id),)
 
 
 def test_jobs_that_were_submitted_in_part_are_completed() -> None:

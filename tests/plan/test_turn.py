@@ -20,7 +20,16 @@ from sentinel.plan.incident.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
 from sentinel.plan.incident.log_events import IncidentEvent
-from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign, SpoiltSpan, StartSeen, WriterSeen
+from sentinel.plan.observation import (
+    AttemptSeen,
+    ProcessState,
+    JobsSeen,
+    Life,
+    FileSeen,
+    SpoiltSpan,
+    StartSeen,
+    WriterSeen,
+)
 from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.starts.evidence import Evidence
@@ -36,7 +45,7 @@ RESTART = Policy(mode="act", restart_on_crash=True, restart_on_hang=True)
 MADE = decision()
 GONE = JobsSeen()
 PREPARES = replace(run().jobs, start=StartSeen(prepares=True))
-JUST_SAVED = Sign(what="mp_rank_00_model_states.pt", age_s=1.0, checkpoint=True)
+JUST_SAVED = FileSeen(what="mp_rank_00_model_states.pt", age_s=1.0, checkpoint=True)
 OURS = JobsSeen(writers=(WriterSeen(id="process 43", rollback=MADE.id),))
 SPIKE = Verdict(kind=VerdictKind.SPIKE, reason="the loss left its band")
 PENDING = Verdict(kind=VerdictKind.PENDING, reason="the job waits in the queue")
@@ -44,7 +53,7 @@ UNKNOWN = JobsSeen(known=False, why_unknown="squeue timed out after 20 s")
 DOUBTFUL = {
     "jobs": GONE,
     "attempts": (AttemptSeen(number=1),),
-    "signs": (Sign(what="0001.jsonl", age_s=5.0, attempt=1),),
+    "files_seen": (FileSeen(what="0001.jsonl", age_s=5.0, attempt=1),),
     "gone_after_s": 600.0,
 }
 CARRIED_OUT: dict[str, Any] = {
@@ -158,8 +167,8 @@ SKIPPED = Policy(mode="observe", ladder=(Rung(name="clip", hypothesis="…", cli
 AT_ITS_END = history(ended="finished")
 OUR_JOB, MADE_100 = {"jobs": OURS, **CARRIED_OUT}, history({2: 100})
 
-ENDED = (AttemptSeen(number=1, finished=True, fate=Fate(life=Life.GONE, sentence="it has ended")),)
-SETTLES = {"jobs": GONE, "quiet_s": 3.0, "signs": (JUST_SAVED,), "attempts": ENDED}
+ENDED = (AttemptSeen(number=1, finished=True, process_state=ProcessState(life=Life.GONE, sentence="it has ended")),)
+SETTLES = {"jobs": GONE, "quiet_s": 3.0, "files_seen": (JUST_SAVED,), "attempts": ENDED}
 
 OPEN: list[Any] = [
     (incident(), DIVERGED, {}, ACT, ["decided"], StopJob, None),

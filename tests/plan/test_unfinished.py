@@ -10,7 +10,7 @@ import pytest
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Rollback
-from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, WriterSeen
+from sentinel.plan.observation import AttemptSeen, ProcessState, JobsSeen, Life, WriterSeen
 from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import StopJob
 from sentinel.plan.restart.decision import plan_recovery
@@ -19,8 +19,8 @@ from sentinel.plan.turn import decide
 from tests.plan.looks import look
 from tests.support.recovery_plans import BASELINE, DIVERGED, POLICY, incident, run
 
-GONE = Fate(life=Life.GONE, sentence="Slurm shows job 34 as FAILED")
-OLD = AttemptSeen(number=3, job_id="33_2", fate=GONE)
+GONE = ProcessState(life=Life.GONE, sentence="Slurm shows job 34 as FAILED")
+OLD = AttemptSeen(number=3, job_id="33_2", process_state=GONE)
 
 
 def decision(**changed: Any) -> Rollback:
@@ -42,9 +42,17 @@ def jobs(*names: str, rollback: str | None = None) -> JobsSeen:
         ((OLD, AttemptSeen(number=4, job_id="33_3")), jobs("33_3"), None),  # the array's next task
         ((OLD,), jobs("40"), "40 began after"),  # another job, which has not reported itself
         ((OLD, AttemptSeen(number=4, job_id="40")), jobs("40"), "attempt 4 began after"),
-        ((OLD, AttemptSeen(number=4, fate=GONE)), jobs(), "attempt 4 began after"),  # over; its steps are there
+        (
+            (OLD, AttemptSeen(number=4, process_state=GONE)),
+            jobs(),
+            "attempt 4 began after",
+        ),  # over; its steps are there
         ((OLD, AttemptSeen(number=4, reported=False, job_id=None)), jobs(), "has not reported its start yet"),
-        ((OLD, AttemptSeen(number=4, reported=False, fate=GONE)), jobs(), None),  # it died before its first step
+        (
+            (OLD, AttemptSeen(number=4, reported=False, process_state=GONE)),
+            jobs(),
+            None,
+        ),  # it died before its first step
     ],
 )
 def test_what_began_after_the_decision_is_not_stopped_by_it(
@@ -59,7 +67,7 @@ def test_an_own_job_that_a_requeue_of_the_old_one_runs_beside_is_spared_and_a_pe
     ours = WriterSeen(id="41", rollback="incident-1-r1")
     beside = replace(jobs("33_2"), writers=(ours, *jobs("33_2").writers))
     assert plan_rollback(decision(), run(attempts=(OLD,), jobs=beside), POLICY).actions == (
-        StopJob(("33_2",), spare="incident-1-r1"),
+        StopJob(("33_2",), except_for="incident-1-r1"),
     )
     by_hand = replace(beside, writers=(ours, *jobs("50").writers))
     assert "50 began after" in (plan_rollback(decision(), run(attempts=(OLD,), jobs=by_hand), POLICY).refusal or "")

@@ -158,7 +158,7 @@ def _open(drawn: Drawn, write: Any, incident: str, baseline: Mapping[str, Any]) 
 
 def _one_rollback(drawn: Drawn, write: Any, incident: str, rollback: str, baseline: Any) -> None:
     own = drawn.incident(())
-    run = drawn.run(own).changed(baseline=baseline, jobs=JobsSeen(), attempts=(), signs=(), last_step=300)
+    run = drawn.run(own).changed(baseline=baseline, jobs=JobsSeen(), attempts=(), files_seen=(), last_step=300)
     made = plan_by_hand(
         ManualRollback(to="scratch", seed=9),
         run.changed(verdict=Verdict(kind=VerdictKind.DIVERGED, reason="…")),

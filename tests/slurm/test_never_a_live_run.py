@@ -125,7 +125,7 @@ def test_a_job_that_sentinel_submitted_and_can_not_see_is_not_submitted_again(cl
     launcher.look(known)
     launcher.keep(known)
     cluster.slurm("scancel", job)
-    until(lambda: launcher.look(known).fates[job].life is Life.GONE)
+    until(lambda: launcher.look(known).process_states[job].life is Life.GONE)
     launcher.start(None, None, known, follow_up=False)
     (again,) = cluster.jobs("%A")
     assert not launcher.look(known).lost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sentinel.act.look import Look
+from sentinel.act.observation import Observation
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
@@ -23,8 +23,10 @@ def journals_for(*rollbacks: str) -> tuple[JournalFacts, ...]:
     return tuple(JournalFacts(number=n, reported=True, rollback=one) for n, one in enumerate(rollbacks, 1))
 
 
-def look_of(history: History, series: Series, facts: Facts) -> Look:
+def look_of(history: History, series: Series, facts: Facts) -> Observation:
     """The look at these facts, with what follows from the history and the judge."""
     read = readings_of(history, series)
     fields = ("journals", "judged_step", "logit_warning", "plateaus")
-    return Look(history=history, series=series, facts=facts.changed(**{name: getattr(read, name) for name in fields}))
+    return Observation(
+        history=history, series=series, facts=facts.changed(**{name: getattr(read, name) for name in fields})
+    )

@@ -8,7 +8,7 @@ from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.observation import (
     AttemptSeen,
-    Fate,
+    ProcessState,
     HeartbeatSeen,
     JobsSeen,
     JournalFacts,
@@ -24,7 +24,7 @@ from tests.support.recovery_plans import POLICY, apply, incident, run
 
 ROLLBACK = "incident-1-r1"
 ME = "n1 boot 41 900"
-HERE = Fate(life=Life.ALIVE, sentence="process 41 of attempt 1 on n1 is alive")
+HERE = ProcessState(life=Life.ALIVE, sentence="process 41 of attempt 1 on n1 is alive")
 WRITERS = (WriterSeen(id="process 41", group="41"), WriterSeen(id="process 42", group="41"))
 JOURNAL = Sign(what="attempts/0001.jsonl", age_s=30.0, attempt=1)
 SAVED = Sign(what="global_step80/shard", age_s=90.0, checkpoint=True)
@@ -37,7 +37,7 @@ def training(**changed: object) -> Facts:
     """A diverged run whose newest attempt can park."""
     seen: dict[str, object] = {
         "jobs": JobsSeen(writers=WRITERS),
-        "attempts": (AttemptSeen(number=1, fate=HERE),),
+        "attempts": (AttemptSeen(number=1, process_state=HERE),),
         "journals": (JournalFacts(number=1, reported=True, can_park=True, made=88),),
         "signs": (JOURNAL, SAVED, LOG),
         "heartbeats": (),
@@ -60,8 +60,8 @@ def parked(state: Facts, rollback: str = ROLLBACK) -> Facts:
 
 
 def gone(state: Facts) -> Facts:
-    over = Fate(life=Life.GONE, sentence="process 41 of attempt 1 on n1 is not there any more")
-    attempts = tuple(replace(one, fate=over) for one in state.liveness.attempts)
+    over = ProcessState(life=Life.GONE, sentence="process 41 of attempt 1 on n1 is not there any more")
+    attempts = tuple(replace(one, process_state=over) for one in state.liveness.attempts)
     jobs = replace(state.jobs, writers=())
     return state.changed(jobs=jobs, attempts=attempts, parked=None, heartbeats=(), signs=())
 
@@ -75,7 +75,7 @@ def resumed(state: Facts, rollback: str = ROLLBACK) -> Facts:
         parked=None,
         heartbeats=(),
         journals=(*before, JournalFacts(number=number, reported=True, can_park=True, rollback=rollback)),
-        attempts=(*old, AttemptSeen(number=number, rollback=rollback, fate=HERE)),
+        attempts=(*old, AttemptSeen(number=number, rollback=rollback, process_state=HERE)),
     )
 
 

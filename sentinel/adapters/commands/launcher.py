@@ -14,7 +14,7 @@ from sentinel import bounded
 from sentinel.adapters.commands.listed import CommandSettings, ListedJob, jobs_listed
 from sentinel.adapters.commands.running import run
 from sentinel.durable import write_atomically
-from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
+from sentinel.plan.observation import ProcessState, JobsSeen, Life, WriterSeen
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import CommandFailed, JobStillAlive, LineError, PermanentError
 from sentinel.vocabulary.numbers import dump_json
@@ -66,9 +66,9 @@ class CommandsLauncher:
         living = [j for j in jobs if j.state != "ended"]
         name = starts[-1].name if starts else None
         newest = next((j for j in reversed(jobs) if name in (None, j.name)), None)
-        fates: dict[str | None, Fate] = {name: _fate(j) for j in jobs for name in (j.job, j.name)}
+        process_states: dict[str | None, ProcessState] = {name: _fate(j) for j in jobs for name in (j.job, j.name)}
         if newest is not None and not living:  # of one that lives, an older attempt's end says nothing
-            fates[None] = _fate(newest)
+            process_states[None] = _fate(newest)
         return JobsSeen(
             writers=tuple(
                 WriterSeen(
@@ -79,7 +79,7 @@ class CommandsLauncher:
                 )
                 for j in living
             ),
-            fates=fates,
+            process_states=process_states,
             lost=self._lost(listed, starts, started),
             was_seen=bool(jobs or starts),
             last_log=self._log_of(newest) if newest is not None and newest.state == "ended" else None,
@@ -121,18 +121,18 @@ class CommandsLauncher:
         given = " ".join(f"{key}={shlex.quote(value)}" for key, value in told.items())
         return (f"cd {shlex.quote(str(self._settings.working_directory))} && {given} {words}",)
 
-    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        if left := self._left(started, spare):
+    def fenced(self, started: Sequence[RunStarted], except_for: str | None) -> None:
+        if left := self._left(started, except_for):
             raise JobStillAlive(", ".join(f"job {j.job} ({j.word})" for j in left))
 
-    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        for job in self._left(started, spare):
+    def stop(self, started: Sequence[RunStarted], except_for: str | None) -> None:
+        for job in self._left(started, except_for):
             self._run(self._filled(self._settings.stop, name=job.name, job=job.job))
         end, pause_s = time.monotonic() + self._settings.stop_grace_s, 0.25
         while True:
             is_last = time.monotonic() > end
             try:
-                self.fenced(started, spare)
+                self.fenced(started, except_for)
             except JobStillAlive:
                 if is_last:
                     raise
@@ -180,10 +180,10 @@ class CommandsLauncher:
         told |= {"SENTINEL_STATE_DIR": str(self._settings.state_dir), **self._settings.environment()}
         return {key: value for key, value in told.items() if value}
 
-    def _left(self, started: Sequence[RunStarted], spare: str | None) -> list[ListedJob]:
+    def _left(self, started: Sequence[RunStarted], except_for: str | None) -> list[ListedJob]:
         """The run's jobs that have not ended, asked afresh, but those of the spared rollback."""
         jobs = [j for j in self._ours(self._listed(0.0), self._starts(), started) if j.state != "ended"]
-        return [j for j in jobs if spare is None or self._rollback_of(j.name) != spare]
+        return [j for j in jobs if except_for is None or self._rollback_of(j.name) != except_for]
 
     def _ours(
         self, listed: Sequence[ListedJob], starts: Sequence[RecordedStart], started: Sequence[RunStarted]
@@ -266,6 +266,6 @@ class CommandsLauncher:
         return run(command, self._settings.working_directory, self._settings.timeout_s, environment or {})
 
 
-def _fate(job: ListedJob) -> Fate:
+def _fate(job: ListedJob) -> ProcessState:
     shown = f"the scheduler shows job {job.job} ({job.name}) as {job.word}"
-    return Fate(life=Life.GONE if job.state == "ended" else Life.ALIVE, sentence=shown)
+    return ProcessState(life=Life.GONE if job.state == "ended" else Life.ALIVE, sentence=shown)

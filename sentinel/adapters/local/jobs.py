@@ -15,7 +15,7 @@ import psutil
 
 from sentinel import bounded
 from sentinel.adapters.local.family import Family, environment_of, homes_of, meets_at, parent_and_group, words_of
-from sentinel.adapters.witnesses import fate_of_process
+from sentinel.adapters.process_states import state_of_process
 from sentinel.durable import os_errors_named
 from sentinel.plan.observation import Life
 from sentinel.processes import all_writers_of
@@ -138,28 +138,28 @@ class LocalJobs:
         """A process of the run that this object saw, where none of those that it saw is there any more; else None."""
         return None if not self._last or any(map(_is_there, self._last)) else self._last[0]
 
-    def stop(self, *, grace_s: float, also: Sequence[RunStarted] = (), spare: str | None = None) -> None:
+    def stop(self, *, grace_s: float, also: Sequence[RunStarted] = (), except_for: str | None = None) -> None:
         """Asks the run's processes to end, then makes them; returns when all are seen gone but the spared rollback's.
         JobStillAlive when something outlives SIGKILL (uninterruptible sleep), or may be the run's and is not known to
         be: then nothing may be moved."""
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
-            found = but(self.writers(also), spare)
+            found = but(self.writers(also), except_for)
             if (doubt := next((w.not_ours for w in found if w.not_ours is not None), None)) is not None:
                 raise JobStillAlive(doubt)
             for whom in _whom([w.pid for w in found]):
                 _signal(whom, number)
             end = time.monotonic() + patience_s
-            while but(self.writers(also), spare):
+            while but(self.writers(also), except_for):
                 if time.monotonic() > end:
                     break
                 time.sleep(0.05)
             else:
-                for child in self._children if spare is None else ():
+                for child in self._children if except_for is None else ():
                     with contextlib.suppress(subprocess.TimeoutExpired):  # seen gone; the kernel may need a moment more
                         child.wait(5.0)
                 self._bury()
                 return
-        raise JobStillAlive(", ".join(f"process {w.pid}" for w in but(self.writers(also), spare)))
+        raise JobStillAlive(", ".join(f"process {w.pid}" for w in but(self.writers(also), except_for)))
 
     def _bury(self) -> None:
         """Takes note of children that have ended: a zombie would look alive to others."""
@@ -176,8 +176,12 @@ def _named(started: RunStarted) -> int | None:
     """The process that the attempt's journal names, with its start, where it is on this machine and alive."""
     if started.process_start_unix_s is None and started.process_start_ticks is None:
         return None
-    fate = fate_of_process(started)
-    return started.pid if fate is not None and fate.life is Life.ALIVE and started.pid != os.getpid() else None
+    process_state = state_of_process(started)
+    return (
+        started.pid
+        if process_state is not None and process_state.life is Life.ALIVE and started.pid != os.getpid()
+        else None
+    )
 
 
 def _as_reported(started: RunStarted) -> dict[str, str]:
@@ -185,8 +189,8 @@ def _as_reported(started: RunStarted) -> dict[str, str]:
     return {} if started.rollback is None else {"SENTINEL_ROLLBACK": started.rollback}
 
 
-def but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
-    return [w for w in writers if spare is None or w.rollback != spare]
+def but(writers: Sequence[Writer], except_for: str | None) -> list[Writer]:
+    return [w for w in writers if except_for is None or w.rollback != except_for]
 
 
 def _is_there(pid: int) -> bool:

@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from sentinel.adapters.local.jobs import LocalJobs, but
-from sentinel.adapters.witnesses import foreign_process
-from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
+from sentinel.adapters.process_states import foreign_process
+from sentinel.plan.observation import ProcessState, JobsSeen, Life, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -43,16 +43,16 @@ class LocalLauncher:
             )
             for w in found
         )
-        fates: dict[str | None, Fate] = {}
+        process_states: dict[str | None, ProcessState] = {}
         if (dead := self.jobs.last_seen_dead()) is not None:
-            fates[None] = Fate(life=Life.GONE, sentence=f"process {dead} is not there any more")
-        return JobsSeen(writers=writers, fates=fates, was_seen=bool(found) or self.log.exists())
+            process_states[None] = ProcessState(life=Life.GONE, sentence=f"process {dead} is not there any more")
+        return JobsSeen(writers=writers, process_states=process_states, was_seen=bool(found) or self.log.exists())
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         """Nothing: the command is in the configuration."""
 
-    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        if left := but(self.jobs.writers(started), spare):
+    def fenced(self, started: Sequence[RunStarted], except_for: str | None) -> None:
+        if left := but(self.jobs.writers(started), except_for):
             raise JobStillAlive(", ".join(f"process {w.pid}" for w in left))
 
     def keep_stacks(self, folder: Path) -> None:
@@ -80,8 +80,8 @@ class LocalLauncher:
         command = f"{' '.join(f'{k}={shlex.quote(v)}' for k, v in given.items())} {shlex.join(self.command)}"
         return (f"cd {shlex.quote(where)} && {command} >> {shlex.quote(log)} 2>&1",)
 
-    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        self.jobs.stop(grace_s=self.stop_grace_s, also=started, spare=spare)
+    def stop(self, started: Sequence[RunStarted], except_for: str | None) -> None:
+        self.jobs.stop(grace_s=self.stop_grace_s, also=started, except_for=except_for)
 
     def start(
         self,

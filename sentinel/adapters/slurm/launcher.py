@@ -19,7 +19,7 @@ from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, livi
 from sentinel.adapters.slurm.whose_jobs import Found, jobs_of_run
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.observation import Fate, JobsSeen, StartSeen, WriterSeen
+from sentinel.plan.observation import ProcessState, JobsSeen, StartSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, JobUnclear, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -88,7 +88,7 @@ class SlurmLauncher:
                 script_baseline=self._script_baseline(jobs) if self._settings.changes_in_script else None,
             ),
             was_seen=self._records.newest() is not None,
-            fates=self._fates(started),
+            process_states=self._fates(started),
             lost=self._lost(started),
             broken_off=self._broken_off(started),
             log_path=next((path for j in jobs if not j.waits and (path := self._records.log_of(j))), None),
@@ -136,7 +136,7 @@ class SlurmLauncher:
         jobs = [job for job in self._jobs if job.group == newest and not job.waits]
         return self._records.log_of(max(jobs, key=lambda job: int(job.id))) if jobs else None
 
-    def _fates(self, started: Sequence[RunStarted]) -> dict[str | None, Fate]:
+    def _fates(self, started: Sequence[RunStarted]) -> dict[str | None, ProcessState]:
         names = {None: self._records.newest()} | {s.job_id: s.job_id for s in started if s.job_id}
         return {key: fate_of(name, self._jobs) for key, name in names.items() if name}
 
@@ -173,9 +173,9 @@ class SlurmLauncher:
         last = next((s.job_id for s in reversed(started) if s.job_id), None)
         return next((job.state for job in self._jobs if last in (job.id, job.shown) and job.broken_off), None)
 
-    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
+    def fenced(self, started: Sequence[RunStarted], except_for: str | None) -> None:
         """Asks Slurm afresh; JobStillAlive when anything may write, or would begin to, but the spared rollback's."""
-        if left := self._left(started, spare):
+        if left := self._left(started, except_for):
             raise JobStillAlive(", ".join(f"job {job.shown} ({job.state})" for job in left))
 
     def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
@@ -205,9 +205,9 @@ class SlurmLauncher:
     def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
         return self._preparation.commands(self._preparation.shape_before(self._fresh_queue(), started))
 
-    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
+    def stop(self, started: Sequence[RunStarted], except_for: str | None) -> None:
         self._shared.forget()
-        left = self._left(started, spare)
+        left = self._left(started, except_for)
         self.keep(started)
         waiting = [job for job in self._certainly_of_run(started) if job.waits]
         self._recording.keep(waiting, insist=True)  # once they are cancelled, what they were to run is lost
@@ -219,7 +219,7 @@ class SlurmLauncher:
         while True:
             is_last = self._clock() > end
             try:
-                self.fenced(started, spare)
+                self.fenced(started, except_for)
             except JobStillAlive:
                 if is_last:
                     raise
@@ -269,9 +269,9 @@ class SlurmLauncher:
         self._jobs = self._with_named(self._fresh_queue(), started, afresh=True)
         return self._certainly_of_run(started)
 
-    def _left(self, started: Sequence[RunStarted], spare: str | None) -> list[SlurmJob]:
+    def _left(self, started: Sequence[RunStarted], except_for: str | None) -> list[SlurmJob]:
         """The run's jobs, asked afresh, but those of the spared rollback."""
-        return [job for job in self._fresh(started) if spare is None or rollback_of(job) != spare]
+        return [job for job in self._fresh(started) if except_for is None or rollback_of(job) != except_for]
 
     def _certainly_of_run(self, started: Sequence[RunStarted]) -> tuple[SlurmJob, ...]:
         """JobUnclear where a job may be the run's or another run's."""

@@ -15,7 +15,7 @@ from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.jobs import SlurmJob
 from sentinel.adapters.slurm.named_jobs import NamedJobs, pause_s
 from sentinel.adapters.slurm.shared_answers import Answered, SharedAnswers
-from sentinel.plan.observation import Fate, Life
+from sentinel.plan.observation import ProcessState, Life
 from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
 
 _RECORDED_S = 10.0  # for which properties of jobs are kept: a thousand runs come with their jobs at once
@@ -154,14 +154,14 @@ class Queues:
             return self._of.setdefault(client.user, Queue(client, named=self._named, shared=self._shared))
 
 
-def fate_of(name: str, jobs: Collection[SlurmJob]) -> Fate:
+def fate_of(name: str, jobs: Collection[SlurmJob]) -> ProcessState:
     """What Slurm says of a job, a task, or a whole array, which is alive while any of its tasks is."""
     tasks = [job for job in jobs if name in (job.id, job.shown, job.group)]
     if not tasks:
-        return Fate(life=Life.UNKNOWN, sentence=f"Slurm does not know job {name}")
+        return ProcessState(life=Life.UNKNOWN, sentence=f"Slurm does not know job {name}")
     if (living := next((job for job in tasks if not job.ended and not job.waits), None)) is not None:
-        return Fate(life=Life.ALIVE, sentence=f"Slurm shows job {living.shown} as {living.state}")
-    return Fate(life=Life.GONE, sentence=f"Slurm shows job {name} as {tasks[-1].state}")
+        return ProcessState(life=Life.ALIVE, sentence=f"Slurm shows job {living.shown} as {living.state}")
+    return ProcessState(life=Life.GONE, sentence=f"Slurm shows job {name} as {tasks[-1].state}")
 
 
 def foreign(job: SlurmJob) -> str | None:

@@ -32,7 +32,7 @@ _MIN_QUIET_FOR_TREND = 12
 
 def moved_before(stretches: Sequence[Readings], onset_range: tuple[int, int]) -> FirstMoved:
     """What moved first, for the record: from 100 steps before the early end of the onset up to its late end, which the
-    steps are counted back from. `stretches`: one line of descent, from `reads_from` on."""
+    steps are counted back from. `stretches`: one lineage, from `reads_from` on."""
     early, late = onset_range
     return first_moved_of_readings(stretches, onset_step=late, window_steps=WINDOW_STEPS + late - early)
 
@@ -46,7 +46,7 @@ def reads_from(onset_range: tuple[int, int]) -> int:
 def first_moved_of_readings(
     stretches: Sequence[Readings], *, onset_step: int, window_steps: int = WINDOW_STEPS
 ) -> FirstMoved:
-    """The same of one line of descent. What was not measured is left out, skipped steps but for their loss scale."""
+    """The same of one lineage. What was not measured is left out, skipped steps but for their loss scale."""
     columns, measured = {}, {}
     for name in SIGNALS:
         there = [np.logical_and(r.has(name), True if name == "loss_scale" else r.updated) for r in stretches]

@@ -85,7 +85,7 @@ def _anchor(target: Target, window: Window, facts: Facts) -> Anchor:
 
 
 def window_of(incident: Incident, history: History, attempt: Attempt, target: Target, thresholds: Thresholds) -> Window:
-    """The readings of the attempt's line of descent around the divergence."""
+    """The readings of the attempt's lineage around the divergence."""
     before, after = deque[Sample](maxlen=_BEFORE), dict[int, Sample]()
     onset = incident.onset_range[0] if incident.onset_range else target.global_step + 1
     for sample in history.lineage(attempt):

@@ -107,7 +107,7 @@ class Limits:
 class Window:
     """The run's own readings that a probe is compared with."""
 
-    before: tuple[Sample, ...]  # Of its line of descent up to the checkpoint, in order
+    before: tuple[Sample, ...]  # Of its lineage up to the checkpoint, in order
     after: Mapping[int, Sample]  # global_step -> what the run read there, after the checkpoint
     onset_step: int
     until_step: int  # Where the run was known to have diverged

@@ -32,7 +32,7 @@ class OnsetReadings:
 
 
 def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full_seqlen: int | None) -> OnsetReadings:
-    """Goes once through the attempt's line of descent, which is ordered by step."""
+    """Goes once through the attempt's lineage, which is ordered by step."""
     best, at, (early, late) = BestMean(WINDOW, full_seqlen), None, onset_range
     near, first = list[Sample](), reads_from(onset_range)
     for sample in lineage:

@@ -37,7 +37,7 @@ class StopJob:
     """Ask the run's processes and jobs to end, then make them, and see them gone; those that wait are taken back."""
 
     jobs: tuple[str, ...]
-    spare: str | None = None  # the rollback whose own job is let be; None stops all
+    except_for: str | None = None  # the rollback whose own job is let be; None stops all
     keep_stacks: bool = False  # whether the stacks of its processes are kept first, since it hangs
 
 

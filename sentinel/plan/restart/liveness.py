@@ -1,4 +1,4 @@
-"""life_of(evidence, spare) -> Known: the run is alive if any witness says so, and gone only by positive evidence."""
+"""life_of(evidence, except_for) -> Known: the run is alive if any witness says so, and gone only by positive evidence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import AttemptSeen, JobsSeen, Life, LivenessEvidence, Sign
+from sentinel.plan.observation import AttemptSeen, JobsSeen, Life, LivenessEvidence, FileSeen
 from sentinel.plan.restart.in_place.parked import why_not_parked
 from sentinel.vocabulary.sample import RunStarted
 
@@ -26,26 +26,26 @@ class Liveness:
     sentence: str
 
 
-def life_of(evidence: LivenessEvidence, *, spare: str | None = None) -> Liveness:
-    """Whether anything of the run may write, but what was started for the rollback `spare`. Alive: the launcher sees
+def life_of(evidence: LivenessEvidence, *, except_for: str | None = None) -> Liveness:
+    """Whether anything of the run may write, but what was started for the rollback `except_for`. Alive: the launcher sees
     it, so that it can be stopped. Gone: the scheduler says by id that the job has ended, or the process is seen dead on
     its own machine, or an attempt's files were silent for `gone_after_s`. All else is unknown: a fresh file without a
     visible job, an attempt that grows after its job has ended, and a checkpoint or a log of any age where no attempt is
     known, since a save can take its time and the journal may lie elsewhere. Parked: alive, and every witness agrees
-    that it writes nothing until it is resumed; asked with `spare`, only where it waits for just that rollback."""
+    that it writes nothing until it is resumed; asked with `except_for`, only where it waits for just that rollback."""
     jobs = evidence.jobs
     if not jobs.known:
         return Liveness(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
-    others = [w for w in jobs.writers if spare is None or w.rollback != spare]
+    others = [w for w in jobs.writers if except_for is None or w.rollback != except_for]
     running = [w.id for w in others if not w.pending]
-    beat = next((b for b in evidence.heartbeats if spare is None or b.rollback != spare), None)
+    beat = next((b for b in evidence.heartbeats if except_for is None or b.rollback != except_for), None)
     if beat is not None and not running:
         return Liveness(
             Life.UNKNOWN,
             f"job state unknown: {beat.sentence}, and the launcher finds no job of the run that it could stop; nothing "
             f"is done until that process ends, or has renewed nothing for {beat.expires_s:g} s and holds no lock",
         )
-    doubt = next(_doubts(evidence, spare, visible=bool(running)), None)
+    doubt = next(_doubts(evidence, except_for, visible=bool(running)), None)
     if doubt is not None:
         return Liveness(
             Life.UNKNOWN,
@@ -53,29 +53,33 @@ def life_of(evidence: LivenessEvidence, *, spare: str | None = None) -> Liveness
             f"for {evidence.gone_after_s:g} s",
         )
     if running:
-        return _parked(evidence, spare) or Liveness(Life.ALIVE, " and ".join(running))
-    if (sign := _unreported(evidence, spare)) is not None:
+        return _parked(evidence, except_for) or Liveness(Life.ALIVE, " and ".join(running))
+    if (file_seen := _unreported(evidence, except_for)) is not None:
         return Liveness(
             Life.UNKNOWN,
-            f"job state unknown: {sign.what} was written {max(0.0, sign.age_s):.0f} s ago, and no attempt has reported "
+            f"job state unknown: {file_seen.what} was written {max(0.0, file_seen.age_s):.0f} s ago, and no attempt has reported "
             "itself; [run] state_dir should name the folder that the trainer writes its journal to",
         )
-    fate = next((attempt.fate for attempt in _of_others(evidence, spare)), None)
-    why = fate.sentence if fate is not None else "no job of the run is seen"
+    process_state = next((attempt.process_state for attempt in _of_others(evidence, except_for)), None)
+    why = process_state.sentence if process_state is not None else "no job of the run is seen"
     return Liveness(Life.GONE, why)
 
 
-def _parked(evidence: LivenessEvidence, spare: str | None) -> Liveness | None:
+def _parked(evidence: LivenessEvidence, except_for: str | None) -> Liveness | None:
     parked = evidence.parked
-    if parked is None or spare not in (None, parked.rollback) or why_not_parked(evidence, parked.rollback) is not None:
+    if (
+        parked is None
+        or except_for not in (None, parked.rollback)
+        or why_not_parked(evidence, parked.rollback) is not None
+    ):
         return None
     at = f"attempt {parked.attempt} is parked at step {parked.global_step}"
     return Liveness(Life.PARKED, f"{at}: it writes nothing, and waits for {parked.rollback}")
 
 
-def hindered(evidence: LivenessEvidence, *, spare: str | None = None) -> str | None:
+def hindered(evidence: LivenessEvidence, *, except_for: str | None = None) -> str | None:
     """Why nothing may be stopped, moved or started, as a sentence; None where all that may write is known and ours."""
-    known = life_of(evidence, spare=spare)
+    known = life_of(evidence, except_for=except_for)
     if known.life is Life.UNKNOWN:
         return known.sentence
     if evidence.stranger is not None:
@@ -83,26 +87,29 @@ def hindered(evidence: LivenessEvidence, *, spare: str | None = None) -> str | N
     return next((w.foreign for w in evidence.jobs.writers if w.foreign), None)
 
 
-def quiet_left_s(evidence: LivenessEvidence, *, spare: str | None = None) -> float:
+def quiet_left_s(evidence: LivenessEvidence, *, except_for: str | None = None) -> float:
     """Seconds for which nothing may be moved or started yet: a file of the checkpoints has changed a moment ago,
     whatever is known of the job. 0 while a job is seen, which has to be stopped first, or where that of the rollback
-    `spare` has begun, which saves. A job that says to be parked for that rollback is not stopped."""
+    `except_for` has begun, which saves. A job that says to be parked for that rollback is not stopped."""
     begun = {*(a.rollback for a in evidence.attempts), *(w.rollback for w in evidence.jobs.writers if not w.pending)}
-    stays = evidence.parked is not None and evidence.parked.rollback == spare
+    stays = evidence.parked is not None and evidence.parked.rollback == except_for
     runs = any(not writer.pending for writer in evidence.jobs.writers)
-    if (spare is not None and spare in begun) or (runs and not stays):
+    if (except_for is not None and except_for in begun) or (runs and not stays):
         return 0.0
-    return max((evidence.quiet_s - max(0.0, sign.age_s) for sign in evidence.signs if sign.checkpoint), default=0.0)
+    return max(
+        (evidence.quiet_s - max(0.0, file_seen.age_s) for file_seen in evidence.files_seen if file_seen.checkpoint),
+        default=0.0,
+    )
 
 
-def settles(evidence: LivenessEvidence, *, spare: str | None = None) -> str | None:
+def settles(evidence: LivenessEvidence, *, except_for: str | None = None) -> str | None:
     """That the checkpoints are not quiet yet, as a sentence; None where they are."""
-    left_s = quiet_left_s(evidence, spare=spare)
+    left_s = quiet_left_s(evidence, except_for=except_for)
     if left_s <= 0:
         return None
-    sign = min((s for s in evidence.signs if s.checkpoint), key=lambda s: s.age_s)
+    file_seen = min((s for s in evidence.files_seen if s.checkpoint), key=lambda s: s.age_s)
     return (
-        f"{sign.what} was written {max(0.0, sign.age_s):.0f} s ago: nothing is moved or started until no file of the "
+        f"{file_seen.what} was written {max(0.0, file_seen.age_s):.0f} s ago: nothing is moved or started until no file of the "
         f"checkpoints has changed for {evidence.quiet_s:g} s"
     )
 
@@ -123,28 +130,28 @@ def rollback_of(started: RunStarted, jobs: JobsSeen, incidents: Iterable[Inciden
     return label if from_its_target and not math.isfinite(started.time_unix_s) else None
 
 
-def _of_others(evidence: LivenessEvidence, spare: str | None) -> list[AttemptSeen]:  # the newest first
-    return [a for a in reversed(evidence.attempts) if spare is None or a.rollback != spare]
+def _of_others(evidence: LivenessEvidence, except_for: str | None) -> list[AttemptSeen]:  # the newest first
+    return [a for a in reversed(evidence.attempts) if except_for is None or a.rollback != except_for]
 
 
-def _doubts(evidence: LivenessEvidence, spare: str | None, *, visible: bool) -> Iterator[str]:
+def _doubts(evidence: LivenessEvidence, except_for: str | None, *, visible: bool) -> Iterator[str]:
     """What contradicts the end of the run, as sentences."""
-    attempts = _of_others(evidence, spare)
+    attempts = _of_others(evidence, except_for)
     begun = {*(a.rollback for a in evidence.attempts), *(w.rollback for w in evidence.jobs.writers)}
-    ours = spare is not None and spare in begun
-    explained = visible or any(w.rollback == spare and not w.pending for w in evidence.jobs.writers)
-    anybodys = [] if ours or visible else [sign for sign in evidence.signs if sign.attempt is None]
+    ours = except_for is not None and except_for in begun
+    explained = visible or any(w.rollback == except_for and not w.pending for w in evidence.jobs.writers)
+    anybodys = [] if ours or visible else [file_seen for file_seen in evidence.files_seen if file_seen.attempt is None]
     for place, attempt in enumerate(attempts):
-        fate = attempt.fate
-        if fate is not None and fate.life is Life.ALIVE:
+        process_state = attempt.process_state
+        if process_state is not None and process_state.life is Life.ALIVE:
             if not visible:
-                yield f"{fate.sentence}, and the launcher finds no job of the run that it could stop"
+                yield f"{process_state.sentence}, and the launcher finds no job of the run that it could stop"
             continue
-        if explained and fate is None:
+        if explained and process_state is None:
             continue  # it names nothing, and a job is there that may have written it
-        own = [sign for sign in evidence.signs if sign.attempt == attempt.number]
+        own = [file_seen for file_seen in evidence.files_seen if file_seen.attempt == attempt.number]
         nameless = f"attempt {attempt.number} names neither a job nor a process that is seen"
-        end = nameless if fate is None else fate.sentence
+        end = nameless if process_state is None else process_state.sentence
         but = f"{end}, and it has reported its end" if attempt.finished else end
         needed_s = _quiet_needed_s(attempt, evidence, newest=place == 0)
         yield from _fresh([*own, *(anybodys if place == 0 else [])], needed_s, but)
@@ -152,24 +159,28 @@ def _doubts(evidence: LivenessEvidence, spare: str | None, *, visible: bool) -> 
             later = [s for s in anybodys if s.checkpoint and s.age_s + _SAVED_LATER_S < own[0].age_s]
             but = f"attempt {attempt.number} wrote its journal long before that"
             yield from _fresh(later, _settle_s(evidence), but)
-    last = evidence.jobs.fates.get(None)
+    last = evidence.jobs.process_states.get(None)
     if not attempts and last is not None and last.life is Life.GONE:
         yield from _fresh(anybodys, _settle_s(evidence), last.sentence)
 
 
-def _unreported(evidence: LivenessEvidence, spare: str | None) -> Sign | None:
+def _unreported(evidence: LivenessEvidence, except_for: str | None) -> FileSeen | None:
     """The newest file of a trainer that has never reported itself: after a save its silence is no evidence of its end.
     A log alone may be of a job that ended before its first step: it counts for `gone_after_s`."""
-    last = evidence.jobs.fates.get(None)
-    ours = spare is not None and any(w.rollback == spare for w in evidence.jobs.writers)
+    last = evidence.jobs.process_states.get(None)
+    ours = except_for is not None and any(w.rollback == except_for for w in evidence.jobs.writers)
     if evidence.attempts or ours or (last is not None and last.life is Life.GONE):
         return None
-    signs = [sign for sign in evidence.signs if sign.checkpoint or sign.age_s < evidence.gone_after_s]
-    return min(signs, key=lambda sign: sign.age_s, default=None)
+    files_seen = [
+        file_seen
+        for file_seen in evidence.files_seen
+        if file_seen.checkpoint or file_seen.age_s < evidence.gone_after_s
+    ]
+    return min(files_seen, key=lambda sign: file_seen.age_s, default=None)
 
 
-def _fresh(signs: Sequence[Sign], needed_s: float, but: str) -> Iterator[str]:
-    newest = min(signs, key=lambda sign: sign.age_s, default=None)
+def _fresh(files_seen: Sequence[FileSeen], needed_s: float, but: str) -> Iterator[str]:
+    newest = min(files_seen, key=lambda sign: file_seen.age_s, default=None)
     if newest is not None and newest.age_s < needed_s:
         yield f"{newest.what} was written {max(0.0, newest.age_s):.0f} s ago, but {but}"
 
@@ -181,9 +192,9 @@ def _quiet_needed_s(attempt: AttemptSeen, evidence: LivenessEvidence, *, newest:
     if attempt.grew_after_end:
         return needed_s
     if attempt.finished:
-        needed_s = min(needed_s, settle_s if attempt.fate is not None else 0.0)
-    if attempt.fate is not None and attempt.fate.life is Life.GONE:
-        needed_s = min(needed_s, 0.0 if attempt.fate.certain else settle_s)
+        needed_s = min(needed_s, settle_s if attempt.process_state is not None else 0.0)
+    if attempt.process_state is not None and attempt.process_state.life is Life.GONE:
+        needed_s = min(needed_s, 0.0 if attempt.process_state.certain else settle_s)
     return needed_s
 
 

@@ -62,7 +62,7 @@ def plan_rollback(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
     ours, incident = decision.id, decision.overrides.incident
     if facts.jobs.elsewhere:
         return Plan(refusal=ELSEWHERE, waits=True)
-    if (why := hindered(facts.liveness, spare=ours) or elsewhere(decision, facts.folders.place)) is not None:
+    if (why := hindered(facts.liveness, except_for=ours) or elsewhere(decision, facts.folders.place)) is not None:
         return Plan(refusal=why, waits=True)
     others = tuple(w.id for w in facts.jobs.writers if w.rollback != ours)
     alive = len(others) < len(facts.jobs.writers)
@@ -70,14 +70,14 @@ def plan_rollback(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
     if (others or not carried_out) and (begun := _left_running(decision, facts)) is not None:
         return begun
     if carried_out:
-        stop = (StopJob(others, spare=ours),) if alive and others else ()  # the old job was requeued meanwhile
+        stop = (StopJob(others, except_for=ours),) if alive and others else ()  # the old job was requeued meanwhile
         return _carried_out(decision, facts, policy, stop)
     no_restart = no_start(facts, policy, ours) if decision.restart else None  # before anything is stopped
     if (blocked := _target_in_doubt(decision, facts) or no_restart) is not None:
         return blocked
     if decision.in_place:
         return _in_place(decision, facts, policy)
-    if not others and (why := settles(facts.liveness, spare=ours)) is not None:
+    if not others and (why := settles(facts.liveness, except_for=ours)) is not None:
         return Plan(refusal=why, waits=True)
     actions: list[Action] = []
     if decision.restart and facts.jobs.start.prepares and ours not in facts.jobs.start.prepared:
@@ -100,7 +100,7 @@ def _in_place(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
         return Plan(gives_up=standing.why, reason=f"{ours} goes on by a new job: {standing.why}")
     if standing.stage is Stage.RESUMED:
         return Plan(reason=standing.why)
-    if standing.stage is Stage.PARKED and (why := settles(facts.liveness, spare=ours)) is not None:
+    if standing.stage is Stage.PARKED and (why := settles(facts.liveness, except_for=ours)) is not None:
         return Plan(refusal=why, waits=True)
     if (spent := _starts_spent(decision, policy)) is not None:
         return spent
@@ -149,7 +149,7 @@ def begun_since(
     before = [a.job_id for a in facts.liveness.attempts if a not in later and a.job_id is not None]
     old = {_group(job) for job in (*known_jobs, *before)}
     for attempt in later:
-        over = attempt.finished or (attempt.fate is not None and attempt.fate.life is Life.GONE)
+        over = attempt.finished or (attempt.process_state is not None and attempt.process_state.life is Life.GONE)
         if not attempt.reported and not over:
             return f"attempt {attempt.number}", False
         of_old_job = attempt.job_id is not None and _group(attempt.job_id) in old

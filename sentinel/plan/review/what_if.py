@@ -71,7 +71,7 @@ def _of_the_run(facts: Facts) -> Iterator[tuple[str, Facts]]:
         yield "a verdict of healthy", replace(facts, verdict=healthy)
     if life_of(facts.liveness).life is not Life.GONE:
         jobs = replace(facts.jobs, known=True, why_unknown="", writers=())
-        seen = {"jobs": jobs, "heartbeats": (), "signs": (), "attempts": _ended(facts)}
+        seen = {"jobs": jobs, "heartbeats": (), "files_seen": (), "attempts": _ended(facts)}
         yield "nothing of the job alive, for certain", facts.changed(**seen)
     whole = [c for c in facts.folders.checkpoints if c.complete and not c.only_pinned]
     for c in reversed(whole[-_NEWEST:]):
@@ -88,10 +88,10 @@ def _of_the_run(facts: Facts) -> Iterator[tuple[str, Facts]]:
             yield sentence, facts.changed(**{name: None})
     if facts.on_demand.start is not None:
         yield "no verdict on the newest start", facts.changed(start=None)
-    later = [replace(sign, age_s=sign.age_s + _HOUR_S) for sign in facts.liveness.signs]
+    later = [replace(file_seen, age_s=file_seen.age_s + _HOUR_S) for file_seen in facts.liveness.files_seen]
     beats = [replace(beat, age_s=beat.age_s + _HOUR_S) for beat in facts.liveness.heartbeats]
     minute = None if facts.minute_of_day is None else (facts.minute_of_day + 60) % 1440
-    passed = {"now_unix_s": facts.now_unix_s + _HOUR_S, "minute_of_day": minute, "signs": tuple(later)}
+    passed = {"now_unix_s": facts.now_unix_s + _HOUR_S, "minute_of_day": minute, "files_seen": tuple(later)}
     after = facts.changed(**passed, heartbeats=tuple(beats), silent_s=facts.own.silent_s + _HOUR_S)
     yield "an hour more, and nothing new in it", after
 

@@ -42,7 +42,7 @@ class Certificate:
 
 
 def spoilt_spans(history: History, events: tuple[IncidentEvent, ...]) -> tuple[SpoiltSpan, ...]:
-    """Where the newest line of descent holds another model than the run's, by the audits of its starts, or may hold
+    """Where the newest lineage holds another model than the run's, by the audits of its starts, or may hold
     one while the last audit is not over; and where an undo has brought checkpoints back that are after the onset, until
     an attempt goes on from them."""
     latest, audits = history.latest, audits_of(events)
@@ -71,7 +71,7 @@ def _not_yet_audited(latest: Attempt, audits: Mapping[int, StartAudit]) -> Itera
 
 
 def taken_back(history: History, incidents: Iterable[Incident]) -> tuple[Incident, ...]:
-    """The incidents that were undone and whose restarts are the newest line of descent: it is not what `latest` names
+    """The incidents that were undone and whose restarts are the newest lineage: it is not what `latest` names
     any more."""
     descent = history.descent(history.latest) if history.latest is not None else []
     line = {_of(attempt) for attempt, _ in descent}

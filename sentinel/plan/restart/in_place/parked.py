@@ -3,7 +3,7 @@ witness."""
 
 from __future__ import annotations
 
-from sentinel.plan.observation import Life, LivenessEvidence, ParkedSeen, Sign, WriterSeen
+from sentinel.plan.observation import Life, LivenessEvidence, ParkedSeen, FileSeen, WriterSeen
 
 _CLOCKS_DIFFER_S = 2.0  # files of two filesystems, or two readings of one: a difference that says nothing
 
@@ -57,10 +57,10 @@ def _not_its_process(evidence: LivenessEvidence, parked: ParkedSeen) -> str | No
 
 
 def _younger_file(evidence: LivenessEvidence, parked: ParkedSeen) -> str | None:
-    own = next((sign for sign in evidence.signs if sign.attempt == parked.attempt), None)
+    own = next((file_seen for file_seen in evidence.files_seen if file_seen.attempt == parked.attempt), None)
     if own is None:
         return f"the journal of attempt {parked.attempt} can't be seen"
-    newest: Sign = min(evidence.signs, key=lambda sign: sign.age_s)
+    newest: FileSeen = min(evidence.files_seen, key=lambda sign: file_seen.age_s)
     if newest.age_s < own.age_s - _CLOCKS_DIFFER_S:
         later_s = own.age_s - newest.age_s
         return f"{newest.what} was written {later_s:.0f} s after attempt {parked.attempt} reported to be parked"

@@ -36,7 +36,7 @@ class StageSeen:
 
 def stage_of(decision: Rollback, facts: Facts, policy: Policy) -> StageSeen:
     """Of a decision that is to be carried out in place and of which no attempt has reported its start yet."""
-    known, attempt = life_of(facts.liveness, spare=decision.id), decision.after_attempt
+    known, attempt = life_of(facts.liveness, except_for=decision.id), decision.after_attempt
     if known.life is Life.PARKED:
         return _parked(decision, facts, known.sentence)
     if known.life is Life.GONE:
@@ -86,5 +86,5 @@ def release_of(decision: Rollback, facts: Facts) -> Release | None:
     parked = facts.liveness.parked
     if parked is None or not decision.in_place or decision.begun or decision.resumed:
         return None
-    known = life_of(facts.liveness, spare=decision.id)
+    known = life_of(facts.liveness, except_for=decision.id)
     return Release(parked.attempt, decision.id) if known.life is Life.PARKED else None

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.act.file_activity import FileSilence, Signs, Silence, matching
+from sentinel.act.file_activity import FileSilence, FileTimes, Silence, matching
 from sentinel.act.saved_files import SavedFiles
 from sentinel.adapters.checkpoints import SaveFolder
 from sentinel.adapters.heartbeats import Heartbeats, process_name
 from sentinel.adapters.journal import parked_at_end
 from sentinel.adapters.parking import RequestFiles
-from sentinel.adapters.witnesses import Announced, fate_of_process
+from sentinel.adapters.process_states import Announced, state_of_process
 from sentinel.judge.history import Attempt, History
-from sentinel.plan.observation import AttemptSeen, Fate, HeartbeatSeen, JobsSeen, Life, ParkedSeen, Sign
+from sentinel.plan.observation import AttemptSeen, ProcessState, HeartbeatSeen, JobsSeen, Life, ParkedSeen, FileSeen
 from sentinel.vocabulary.heartbeat import BESIDE_CHECKPOINTS, FOLDER
 from sentinel.vocabulary.parking import ResumeRequest
 from sentinel.vocabulary.sample import RunStarted
@@ -110,7 +110,7 @@ class Witnessing:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._signs = Signs(state_dir, checkpoints.path, clock=clock)
+        self._signs = FileTimes(state_dir, checkpoints.path, clock=clock)
         self._saved = SavedFiles(checkpoints, except_for=tensorboard, clock=clock)
         self._clock = clock
         self._state_dir, self._requests = state_dir, RequestFiles(state_dir)
@@ -154,7 +154,7 @@ class Witnessing:
             rollback=record.rollback,
             global_step=record.global_step,
             writers=(f"process {started.pid}", *([started.job_id] if started.job_id is not None else [])),
-            process=fate_of_process(started),
+            process=state_of_process(started),
             identity=process_name(started),
             job_id=started.job_id,
             resume_asked=asked is not None and (asked.rollback, asked.attempt) == (record.rollback, record.attempt),
@@ -167,7 +167,7 @@ class Witnessing:
             return ()
         return self._heartbeats.living(fresh=True, most=None) if parked else self._heartbeats.living(fresh=fresh)
 
-    def signs(
+    def files_seen(
         self,
         attempts: Sequence[AttemptSeen],
         jobs: JobsSeen,
@@ -176,7 +176,7 @@ class Witnessing:
         *,
         fresh: bool,
         parked: bool = False,
-    ) -> tuple[Sign, ...]:
+    ) -> tuple[FileSeen, ...]:
         """When files were written last; nothing where the jobs that are seen explain them anyway and none is `parked`,
         nor where the jobs are not known: then the run's state is unknown, whatever the files say. An age of `enough_s`
         decides. `fresh`: all checkpoints' files."""
@@ -187,14 +187,16 @@ class Witnessing:
             asked = {a.number for a in (*doubtful, *attempts[-_NEWEST:])}
             return self._signs.look(sorted(asked), logs, self._saved.newest(fresh=True), sure_s=0.0)
         if any(not writer.pending for writer in jobs.writers):
-            return self._signs.of_journals([a.number for a in doubtful if a.fate is not None], sure_s=_LATE_S)
+            return self._signs.of_journals([a.number for a in doubtful if a.process_state is not None], sure_s=_LATE_S)
         asked = {a.number for a in (*doubtful, *attempts[-_NEWEST:])}
         return self._signs.look(sorted(asked), logs, self._saved.newest(fresh=fresh), sure_s=min(_LATE_S, enough_s))
 
-    def answers(self, history: History, spare: str | None) -> str | None:
-        """That the exporter of the newest attempt answers, as a sentence; not where it was started for `spare`."""
+    def answers(self, history: History, except_for: str | None) -> str | None:
+        """That the exporter of the newest attempt answers, as a sentence; not where it was started for `except_for`."""
         newest = history.latest
-        if newest is None or (spare is not None and newest.started is not None and newest.started.rollback == spare):
+        if newest is None or (
+            except_for is not None and newest.started is not None and newest.started.rollback == except_for
+        ):
             return None
         return self._announced.answers_as(newest.number)
 
@@ -243,25 +245,30 @@ class Witnessing:
         if known is not None and not is_new and known[0] == attempt.made:
             return known[1]
         seen = self._seen(attempt, jobs)
-        if seen.fate is not None and seen.fate.life is Life.GONE and seen.fate.certain and not seen.grew_after_end:
+        if (
+            seen.process_state is not None
+            and seen.process_state.life is Life.GONE
+            and seen.process_state.certain
+            and not seen.grew_after_end
+        ):
             self._settled[attempt.number] = (attempt.made, seen)
         return seen
 
     def _seen(self, attempt: Attempt, jobs: JobsSeen) -> AttemptSeen:
         started = attempt.started
-        fate = _fate(started, jobs) if started is not None else _of_the_last(jobs)
+        process_state = _fate(started, jobs) if started is not None else _of_the_last(jobs)
         return AttemptSeen(
             number=attempt.number,
             reported=started is not None,
             rollback=started.rollback if started is not None else None,
             job_id=started.job_id if started is not None else None,
             finished=attempt.finished is not None,
-            fate=fate,
-            grew_after_end=self._grew_after_end(attempt, fate),
+            process_state=process_state,
+            grew_after_end=self._grew_after_end(attempt, process_state),
         )
 
-    def _grew_after_end(self, attempt: Attempt, fate: Fate | None) -> bool:
-        if fate is None or fate.life is not Life.GONE:
+    def _grew_after_end(self, attempt: Attempt, process_state: ProcessState | None) -> bool:
+        if process_state is None or process_state.life is not Life.GONE:
             self._ended.pop(attempt.number, None)
             return False
         since_s, made = self._ended.setdefault(attempt.number, (self._clock(), attempt.made))
@@ -272,28 +279,39 @@ class Witnessing:
 
 def _is_settled(attempt: AttemptSeen) -> bool:
     """Whether its life or its end is known whatever its files say."""
-    fate = attempt.fate
-    if fate is None:
+    process_state = attempt.process_state
+    if process_state is None:
         return attempt.finished
-    return fate.life is Life.ALIVE or (fate.life is Life.GONE and fate.certain and not attempt.grew_after_end)
+    return process_state.life is Life.ALIVE or (
+        process_state.life is Life.GONE and process_state.certain and not attempt.grew_after_end
+    )
 
 
-def _of_the_last(jobs: JobsSeen) -> Fate | None:
-    """The fate of an attempt that names no job, as a log's, from the job that was seen last. One that lives and is seen
+def _of_the_last(jobs: JobsSeen) -> ProcessState | None:
+    """The process_state of an attempt that names no job, as a log's, from the job that was seen last. One that lives and is seen
     is a writer, and may be a later attempt's."""
-    fate = jobs.fates.get(None)
-    return None if fate is not None and fate.life is Life.ALIVE and jobs.writers else fate
+    process_state = jobs.process_states.get(None)
+    return None if process_state is not None and process_state.life is Life.ALIVE and jobs.writers else process_state
 
 
-def _fate(started: RunStarted, jobs: JobsSeen) -> Fate | None:
+def _fate(started: RunStarted, jobs: JobsSeen) -> ProcessState | None:
     """Alive if either of them is: its job, whoever's it is, and its process, where that can be seen."""
-    process = fate_of_process(started)
+    process = state_of_process(started)
     names_nothing = started.job_id is None and started.host is None
     job = (
-        _of_the_last(jobs) if names_nothing else jobs.fates.get(started.job_id) if started.job_id is not None else None
+        _of_the_last(jobs)
+        if names_nothing
+        else jobs.process_states.get(started.job_id)
+        if started.job_id is not None
+        else None
     )
-    found = [fate for fate in (job, process) if fate is not None]
+    found = [process_state for process_state in (job, process) if process_state is not None]
     order = (Life.ALIVE, Life.GONE, Life.UNKNOWN)
     return min(
-        found, key=lambda fate: (order.index(fate.life), fate.life is Life.GONE and not fate.certain), default=None
+        found,
+        key=lambda process_state: (
+            order.index(process_state.life),
+            process_state.life is Life.GONE and not process_state.certain,
+        ),
+        default=None,
     )

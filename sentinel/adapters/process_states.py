@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sentinel import bounded
 from sentinel.adapters.http_client import Refused, TooLong, Unreachable, answer, body_of
-from sentinel.plan.observation import Fate, Life
+from sentinel.plan.observation import ProcessState, Life
 from sentinel.vocabulary.sample import RunStarted
 
 _SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
@@ -28,31 +28,33 @@ _LONGEST_ANSWER_BYTES = 8 << 20
 _STEPS = "sentinel_steps_total"
 
 
-def fate_of_process(started: RunStarted) -> Fate | None:
+def state_of_process(started: RunStarted) -> ProcessState | None:
     """Whether rank 0's process lives; None where the attempt does not name one."""
     if started.host is None or started.pid is None or not 0 < started.pid < _PIDS_END:
         return None
     named = f"process {started.pid} of attempt {started.attempt} on {started.host}"
     if (why := elsewhere(started)) is not None:
-        return Fate(life=Life.UNKNOWN, sentence=f"{named} can't be seen: {why}")
+        return ProcessState(life=Life.UNKNOWN, sentence=f"{named} can't be seen: {why}")
     certain = started.boot_id is not None
     try:
         os.kill(started.pid, 0)
     except ProcessLookupError:
-        return Fate(life=Life.GONE, sentence=f"{named} is not there any more", certain=certain)
+        return ProcessState(life=Life.GONE, sentence=f"{named} is not there any more", certain=certain)
     except PermissionError:
         pass  # another account's, and it is there
     try:
         process = psutil.Process(started.pid)
         if not _is_started(process, started):
             again = f"{named} is not there any more; its number is another process's"
-            return Fate(life=Life.GONE, sentence=again, certain=certain and started.process_start_ticks is not None)
+            return ProcessState(
+                life=Life.GONE, sentence=again, certain=certain and started.process_start_ticks is not None
+            )
         if _is_dead(process):
-            return Fate(life=Life.GONE, sentence=f"{named} is a zombie", certain=certain)
+            return ProcessState(life=Life.GONE, sentence=f"{named} is a zombie", certain=certain)
     except (psutil.Error, OSError):  # /proc hides the processes of other accounts
         hidden = f"{named} may be alive: a process of that number is there, and this account can't see whose"
-        return Fate(life=Life.UNKNOWN, sentence=hidden)
-    return Fate(life=Life.ALIVE, sentence=f"{named} is alive")
+        return ProcessState(life=Life.UNKNOWN, sentence=hidden)
+    return ProcessState(life=Life.ALIVE, sentence=f"{named} is alive")
 
 
 def elsewhere(started: RunStarted) -> str | None:

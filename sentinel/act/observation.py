@@ -13,7 +13,7 @@ from sentinel.plan.incident.log_events import IncidentEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Observation:
     """What one look found. `facts` is all that is decided from; the rest is for those who read on."""
 
     history: History

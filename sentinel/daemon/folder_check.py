@@ -12,7 +12,7 @@ from sentinel.vocabulary.errors import ConfigError
 log = logging.getLogger(__name__)
 
 
-class FolderLook:
+class FolderCheck:
     """A member of the fleet. Names alone are compared: what has changed in a file is applied at SIGHUP.
 
     `changed` is called with all paths that are there, in the turn's thread. A configuration counts as removed once it
