@@ -15,7 +15,7 @@ from sentinel.adapters.journal import parked_at_end
 from sentinel.adapters.parking import RequestFiles
 from sentinel.adapters.process_states import Announced, state_of_process
 from sentinel.judge.history import Attempt, History
-from sentinel.plan.observation import AttemptSeen, ProcessState, HeartbeatSeen, JobsSeen, Life, ParkedSeen, FileSeen
+from sentinel.plan.observation import AttemptSeen, FileSeen, HeartbeatSeen, JobsSeen, Life, ParkedSeen, ProcessState
 from sentinel.vocabulary.heartbeat import BESIDE_CHECKPOINTS, FOLDER
 from sentinel.vocabulary.parking import ResumeRequest
 from sentinel.vocabulary.sample import RunStarted
@@ -288,8 +288,8 @@ def _is_settled(attempt: AttemptSeen) -> bool:
 
 
 def _of_the_last(jobs: JobsSeen) -> ProcessState | None:
-    """The process_state of an attempt that names no job, as a log's, from the job that was seen last. One that lives and is seen
-    is a writer, and may be a later attempt's."""
+    """What became of an attempt that names no job, as a log's, from the job that was seen last. One that lives and
+    is seen is a writer, and may be a later attempt's."""
     process_state = jobs.process_states.get(None)
     return None if process_state is not None and process_state.life is Life.ALIVE and jobs.writers else process_state
 

@@ -15,14 +15,14 @@ from sentinel.act.data_account import EndAccount
 from sentinel.act.folder_reader import FolderReader
 from sentinel.act.following import Following, References
 from sentinel.act.judge_cache import WHILE_READING, JudgeCache
-from sentinel.act.observation import Observation
+from sentinel.act.liveness_evidence import Overlap, Witnessing, stranger
 from sentinel.act.neighbours import CauseSearch, Neighbours
+from sentinel.act.observation import Observation
 from sentinel.act.saved_files import quiet_s_of
 from sentinel.act.settings_seen import settings_seen, starts_of
 from sentinel.act.source import RereadSource, SampleCache
 from sentinel.act.starts import begun_unix_s
 from sentinel.act.wall_clock import EventTimes
-from sentinel.act.liveness_evidence import Overlap, Witnessing, stranger
 from sentinel.adapters.state_files import KILL, PAUSED, holds
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History, sentence_of
@@ -121,7 +121,7 @@ class Observer:
             self._cache.keep(self._following, at_once=at_once)
 
     def fenced(self, except_for: str | None, *, or_parked: bool = False) -> None:
-        """Asks all witnesses afresh; JobStillAlive unless all but what was started for the rollback `except_for` is gone.
+        """Looks at all evidence afresh; JobStillAlive unless all is gone but what was started for `except_for`.
         `or_parked`: or is parked for that rollback."""
         alive: JobStillAlive | None = None
         try:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from sentinel.act.kept_turns import KeptTurns
 from sentinel.act.last_lines import with_last_lines
-from sentinel.act.observation import Observation
 from sentinel.act.neighbours import Neighbours
+from sentinel.act.observation import Observation
 from sentinel.act.observe import Observer
 from sentinel.act.parked_trainer import ParkedTrainer
 from sentinel.act.past import PastReader

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sentinel import bounded
 from sentinel.adapters.http_client import Refused, TooLong, Unreachable, answer, body_of
-from sentinel.plan.observation import ProcessState, Life
+from sentinel.plan.observation import Life, ProcessState
 from sentinel.vocabulary.sample import RunStarted
 
 _SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this

@@ -243,7 +243,7 @@ def test_what_a_start_leaves_running_holds_up_nothing(scheduler: Path) -> None:
 
 
 def test_the_end_of_an_older_job_says_nothing_of_one_that_lives(scheduler: Path) -> None:
-    """An attempt that names no job, as a log's, has the process_state of the newest one alone."""
+    """An attempt that names no job, as a log's, has the state of the newest one alone."""
     launcher = CommandsLauncher(settings_of(scheduler))
     start(launcher)
     launcher.stop([], None)

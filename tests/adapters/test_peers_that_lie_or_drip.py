@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.settings import Mail, Webhook
+from sentinel.adapters.process_states import Announced
 from sentinel.adapters.prometheus.api import Api, Door, TooMuch, series_in
 from sentinel.adapters.prometheus.source import ScrapedRuns
-from sentinel.adapters.process_states import Announced
 from sentinel.vocabulary.errors import ConfigError, GrafanaUnavailable, PagerError, ScrapeError, TemporaryError
 from sentinel.vocabulary.metrics import COUNTERS, PREFIX
 from tests.adapters.deceivers import Drip, Flood, Spoils, deceiving, silent

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from sentinel.act.file_activity import FileSilence, FileTimes, Silence
+from sentinel.act.liveness_evidence import Witnessing
 from sentinel.act.observation import Observation
 from sentinel.act.observe import Observer
-from sentinel.act.liveness_evidence import Witnessing
 from sentinel.adapters.checkpoints import SaveFolder
 from sentinel.adapters.local import LocalJobs
 from sentinel.daemon import wiring
 from sentinel.judge.history import History
 from sentinel.plan import turn
-from sentinel.plan.observation import ProcessState, JobsSeen, Life, WriterSeen
+from sentinel.plan.observation import JobsSeen, Life, ProcessState, WriterSeen
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
 from tests.support.diverged_runs import diverged_run, watched
 

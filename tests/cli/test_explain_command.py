@@ -127,7 +127,7 @@ DEEP = json.loads("[" * 400 + "]" * 400)
         (lambda d: facts_of(d).update(verdict="healthy"), "facts.verdict should be an object"),
         (lambda d: facts_of(d).pop("verdict"), "needs the key 'verdict'"),
         (lambda d: turn_of(d)["policy"].update(mode="reckless"), "policy.mode should be one of"),
-        (lambda d: turn_of(d).pop("version"), "is of version 1, and this release reads version 2"),
+        (lambda d: turn_of(d).pop("version"), "is of version 1, and this release reads version 3"),
         (lambda d: turn_of(d).update(events_before=10**6), "had 1000000 events"),
         (lambda d: d.update(events=[{"event": "decided", "time_unix_s": 1.0}] * 30), "can't be explained"),
         (lambda d: d.update(events=[{"event": "decided"}] * 30), "is damaged"),

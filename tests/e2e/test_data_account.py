@@ -92,12 +92,12 @@ def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("more", [(), ("--batch-size-warmup", "1", "1", "200", "--micro-batch", "1"), ("--zero", "2")])
-def test_a_chain_of_the_reference_trainer_closes(tmp_path: Path, more: tuple[str, ...]) -> None:
-    for steps in (14, 26, 30, 47, 60, 72):  # five resumes, from saves at every tenth step and at one of these
+def test_a_chain_of_the_reference_trainer_closes(tmp_path: Path) -> None:
+    more = ("--batch-size-warmup", "1", "1", "200", "--micro-batch", "1", "--zero", "2")
+    for steps in (14, 30, 47, 60):  # resumes from a save before the end, and from one at the end
         train(tmp_path, "--steps", str(steps), "--save-interval", "10", "--lr-decay", "80", *more)
     account, ended = told(tmp_path)
-    assert (account["attempts"], account["faults"], account["closes"]) == ([1, 2, 3, 4, 5, 6], [], True)
+    assert (account["attempts"], account["faults"], account["closes"]) == ([1, 2, 3, 4], [], True)
     assert account["samples"]["once"] > 0
     assert {account["samples"][name] for name in ("again", "never", "out_of_order")} == {0}
     assert ended["verdict"] == "finished"
@@ -108,14 +108,13 @@ def test_a_chain_of_the_reference_trainer_closes(tmp_path: Path, more: tuple[str
 @pytest.mark.parametrize(
     ("samples", "options"),
     [
-        (24, ()),  # 12 steps an epoch: some resumes are at its end
-        (24, ("--save_strategy=epoch",)),
+        (24, ("--save_strategy=epoch",)),  # 12 steps an epoch: each resume is at its end
         (23, ("--dataloader_drop_last", "--gradient_accumulation_steps=2")),
     ],
 )
 def test_a_chain_of_hugging_faces_trainer_closes(tmp_path: Path, samples: int, options: tuple[str, ...]) -> None:
     script = Path(__file__).with_name("huggingface_chain.py")
-    for after in (7, 14, 20, 25, 33, 40):
+    for after in (14, 25, 40):
         words = [sys.executable, str(script), str(tmp_path), str(after), str(samples), *options]
         subprocess.run(words, env=environment(), capture_output=True, timeout=200, check=True)
     account, ended = told(tmp_path)

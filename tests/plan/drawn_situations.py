@@ -18,10 +18,10 @@ from sentinel.plan.incident.incident import Incident, Rollback, Skip, Wait
 from sentinel.plan.observation import (
     AttemptSeen,
     Checkpoint,
-    ProcessState,
+    FileSeen,
     JobsSeen,
     Life,
-    FileSeen,
+    ProcessState,
     StartSeen,
     WriterSeen,
 )

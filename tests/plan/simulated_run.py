@@ -1,4 +1,4 @@
-"""A run and its incident log, simulated: each job has a process_state, and a turn's records and actions have their effects."""
+"""A run and its incident log, simulated: each job has an end, and a turn's records and actions have their effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sentinel.plan.incident.incident import Approval, Incident
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.incident.log_outcomes import Closed, Intent, Proved, UndoIntent
-from sentinel.plan.observation import AttemptSeen, BisectSeen, ProcessState, Life, ParkedSeen, WriterSeen
+from sentinel.plan.observation import AttemptSeen, BisectSeen, Life, ParkedSeen, ProcessState, WriterSeen
 from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import (
     Action,

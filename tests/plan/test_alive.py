@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.plan.observation import AttemptSeen, ProcessState, JobsSeen, Life, LivenessEvidence, FileSeen, WriterSeen
+from sentinel.plan.observation import AttemptSeen, FileSeen, JobsSeen, Life, LivenessEvidence, ProcessState, WriterSeen
 from sentinel.plan.restart.liveness import hindered, life_of
 
 ALIVE = ProcessState(life=Life.ALIVE, sentence="Slurm shows job 7 as RUNNING")

@@ -8,13 +8,13 @@ import pytest
 
 from sentinel.plan.observation import (
     AttemptSeen,
-    ProcessState,
+    FileSeen,
     HeartbeatSeen,
     JobsSeen,
     Life,
     LivenessEvidence,
     ParkedSeen,
-    FileSeen,
+    ProcessState,
     WriterSeen,
 )
 from sentinel.plan.restart.in_place.parked import why_not_parked

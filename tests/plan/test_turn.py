@@ -22,10 +22,10 @@ from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal,
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.observation import (
     AttemptSeen,
-    ProcessState,
+    FileSeen,
     JobsSeen,
     Life,
-    FileSeen,
+    ProcessState,
     SpoiltSpan,
     StartSeen,
     WriterSeen,

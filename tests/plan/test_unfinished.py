@@ -10,7 +10,7 @@ import pytest
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Rollback
-from sentinel.plan.observation import AttemptSeen, ProcessState, JobsSeen, Life, WriterSeen
+from sentinel.plan.observation import AttemptSeen, JobsSeen, Life, ProcessState, WriterSeen
 from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import StopJob
 from sentinel.plan.restart.decision import plan_recovery

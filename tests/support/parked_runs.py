@@ -8,13 +8,13 @@ from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.observation import (
     AttemptSeen,
-    ProcessState,
     HeartbeatSeen,
     JobsSeen,
     JournalFacts,
     Life,
     LivenessEvidence,
     ParkedSeen,
+    ProcessState,
     Sign,
     WriterSeen,
 )

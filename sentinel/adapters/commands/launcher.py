@@ -14,7 +14,7 @@ from sentinel import bounded
 from sentinel.adapters.commands.listed import CommandSettings, ListedJob, jobs_listed
 from sentinel.adapters.commands.running import run
 from sentinel.durable import write_atomically
-from sentinel.plan.observation import ProcessState, JobsSeen, Life, WriterSeen
+from sentinel.plan.observation import JobsSeen, Life, ProcessState, WriterSeen
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import CommandFailed, JobStillAlive, LineError, PermanentError
 from sentinel.vocabulary.numbers import dump_json

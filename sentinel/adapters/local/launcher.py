@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sentinel.adapters.local.jobs import LocalJobs, but
 from sentinel.adapters.process_states import foreign_process
-from sentinel.plan.observation import ProcessState, JobsSeen, Life, WriterSeen
+from sentinel.plan.observation import JobsSeen, Life, ProcessState, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

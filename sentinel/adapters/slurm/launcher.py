@@ -19,7 +19,7 @@ from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, livi
 from sentinel.adapters.slurm.whose_jobs import Found, jobs_of_run
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.observation import ProcessState, JobsSeen, StartSeen, WriterSeen
+from sentinel.plan.observation import JobsSeen, ProcessState, StartSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, JobUnclear, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

@@ -15,7 +15,7 @@ from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.jobs import SlurmJob
 from sentinel.adapters.slurm.named_jobs import NamedJobs, pause_s
 from sentinel.adapters.slurm.shared_answers import Answered, SharedAnswers
-from sentinel.plan.observation import ProcessState, Life
+from sentinel.plan.observation import Life, ProcessState
 from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
 
 _RECORDED_S = 10.0  # for which properties of jobs are kept: a thousand runs come with their jobs at once

@@ -108,7 +108,7 @@ def _unknown(facts: Facts, policy: Policy) -> Alert:
     evidence, why = facts.liveness, None
     theirs = any(writer.foreign for writer in facts.jobs.writers)
     # attached to a run whose job waits or has yet to be submitted: its checkpoints are old
-    old = all(sign.age_s >= evidence.gone_after_s for sign in evidence.signs)
+    old = all(file_seen.age_s >= evidence.gone_after_s for file_seen in evidence.files_seen)
     before_first = not evidence.attempts and not theirs and old
     if facts.jobs.known and not before_first:
         known = life_of(evidence)

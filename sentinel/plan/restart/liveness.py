@@ -1,4 +1,4 @@
-"""life_of(evidence, except_for) -> Known: the run is alive if any witness says so, and gone only by positive evidence."""
+"""life_of(evidence, except_for) -> Liveness: alive by any evidence, gone only by positive evidence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import AttemptSeen, JobsSeen, Life, LivenessEvidence, FileSeen
+from sentinel.plan.observation import AttemptSeen, FileSeen, JobsSeen, Life, LivenessEvidence
 from sentinel.plan.restart.in_place.parked import why_not_parked
 from sentinel.vocabulary.sample import RunStarted
 
@@ -27,12 +27,13 @@ class Liveness:
 
 
 def life_of(evidence: LivenessEvidence, *, except_for: str | None = None) -> Liveness:
-    """Whether anything of the run may write, but what was started for the rollback `except_for`. Alive: the launcher sees
-    it, so that it can be stopped. Gone: the scheduler says by id that the job has ended, or the process is seen dead on
-    its own machine, or an attempt's files were silent for `gone_after_s`. All else is unknown: a fresh file without a
-    visible job, an attempt that grows after its job has ended, and a checkpoint or a log of any age where no attempt is
-    known, since a save can take its time and the journal may lie elsewhere. Parked: alive, and every witness agrees
-    that it writes nothing until it is resumed; asked with `except_for`, only where it waits for just that rollback."""
+    """Whether anything of the run may write, but what was started for the rollback `except_for`. Alive: the launcher
+    sees it, so that it can be stopped. Gone: the scheduler says by id that the job has ended, or the process is seen
+    dead on its own machine, or an attempt's files were silent for `gone_after_s`. All else is unknown: a fresh file
+    without a visible job, an attempt that grows after its job has ended, and a checkpoint or a log of any age where
+    no attempt is known, since a save can take its time and the journal may lie elsewhere. Parked: alive, and every
+    witness agrees that it writes nothing until it is resumed; asked with `except_for`, only where it waits for just
+    that rollback."""
     jobs = evidence.jobs
     if not jobs.known:
         return Liveness(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
@@ -54,10 +55,10 @@ def life_of(evidence: LivenessEvidence, *, except_for: str | None = None) -> Liv
         )
     if running:
         return _parked(evidence, except_for) or Liveness(Life.ALIVE, " and ".join(running))
-    if (file_seen := _unreported(evidence, except_for)) is not None:
+    if (file := _unreported(evidence, except_for)) is not None:
         return Liveness(
             Life.UNKNOWN,
-            f"job state unknown: {file_seen.what} was written {max(0.0, file_seen.age_s):.0f} s ago, and no attempt has reported "
+            f"job state unknown: {file.what} was written {max(0.0, file.age_s):.0f} s ago, and no attempt has reported "
             "itself; [run] state_dir should name the folder that the trainer writes its journal to",
         )
     process_state = next((attempt.process_state for attempt in _of_others(evidence, except_for)), None)
@@ -97,7 +98,7 @@ def quiet_left_s(evidence: LivenessEvidence, *, except_for: str | None = None) -
     if (except_for is not None and except_for in begun) or (runs and not stays):
         return 0.0
     return max(
-        (evidence.quiet_s - max(0.0, file_seen.age_s) for file_seen in evidence.files_seen if file_seen.checkpoint),
+        (evidence.quiet_s - max(0.0, file.age_s) for file in evidence.files_seen if file.checkpoint),
         default=0.0,
     )
 
@@ -107,9 +108,9 @@ def settles(evidence: LivenessEvidence, *, except_for: str | None = None) -> str
     left_s = quiet_left_s(evidence, except_for=except_for)
     if left_s <= 0:
         return None
-    file_seen = min((s for s in evidence.files_seen if s.checkpoint), key=lambda s: s.age_s)
+    file = min((s for s in evidence.files_seen if s.checkpoint), key=lambda s: s.age_s)
     return (
-        f"{file_seen.what} was written {max(0.0, file_seen.age_s):.0f} s ago: nothing is moved or started until no file of the "
+        f"{file.what} was written {max(0.0, file.age_s):.0f} s ago: nothing is moved or started until no file of the "
         f"checkpoints has changed for {evidence.quiet_s:g} s"
     )
 
@@ -140,7 +141,7 @@ def _doubts(evidence: LivenessEvidence, except_for: str | None, *, visible: bool
     begun = {*(a.rollback for a in evidence.attempts), *(w.rollback for w in evidence.jobs.writers)}
     ours = except_for is not None and except_for in begun
     explained = visible or any(w.rollback == except_for and not w.pending for w in evidence.jobs.writers)
-    anybodys = [] if ours or visible else [file_seen for file_seen in evidence.files_seen if file_seen.attempt is None]
+    anybodys = [] if ours or visible else [file for file in evidence.files_seen if file.attempt is None]
     for place, attempt in enumerate(attempts):
         process_state = attempt.process_state
         if process_state is not None and process_state.life is Life.ALIVE:
@@ -149,7 +150,7 @@ def _doubts(evidence: LivenessEvidence, except_for: str | None, *, visible: bool
             continue
         if explained and process_state is None:
             continue  # it names nothing, and a job is there that may have written it
-        own = [file_seen for file_seen in evidence.files_seen if file_seen.attempt == attempt.number]
+        own = [file for file in evidence.files_seen if file.attempt == attempt.number]
         nameless = f"attempt {attempt.number} names neither a job nor a process that is seen"
         end = nameless if process_state is None else process_state.sentence
         but = f"{end}, and it has reported its end" if attempt.finished else end
@@ -171,16 +172,12 @@ def _unreported(evidence: LivenessEvidence, except_for: str | None) -> FileSeen 
     ours = except_for is not None and any(w.rollback == except_for for w in evidence.jobs.writers)
     if evidence.attempts or ours or (last is not None and last.life is Life.GONE):
         return None
-    files_seen = [
-        file_seen
-        for file_seen in evidence.files_seen
-        if file_seen.checkpoint or file_seen.age_s < evidence.gone_after_s
-    ]
-    return min(files_seen, key=lambda sign: file_seen.age_s, default=None)
+    files_seen = [file for file in evidence.files_seen if file.checkpoint or file.age_s < evidence.gone_after_s]
+    return min(files_seen, key=lambda file: file.age_s, default=None)
 
 
 def _fresh(files_seen: Sequence[FileSeen], needed_s: float, but: str) -> Iterator[str]:
-    newest = min(files_seen, key=lambda sign: file_seen.age_s, default=None)
+    newest = min(files_seen, key=lambda file: file.age_s, default=None)
     if newest is not None and newest.age_s < needed_s:
         yield f"{newest.what} was written {max(0.0, newest.age_s):.0f} s ago, but {but}"
 

@@ -20,7 +20,7 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.texts import without_secrets
 
-VERSION = 2  # of the document; 1 had none: its facts lay in one class
+VERSION = 3  # of the document; 1 had none: its facts lay in one class; 2 had other names
 _FORM = Form(error=ConfigError, name="the kept turn", ignores_unknown=True, checks_ranges=False)
 
 

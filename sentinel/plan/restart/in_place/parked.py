@@ -3,7 +3,7 @@ witness."""
 
 from __future__ import annotations
 
-from sentinel.plan.observation import Life, LivenessEvidence, ParkedSeen, FileSeen, WriterSeen
+from sentinel.plan.observation import FileSeen, Life, LivenessEvidence, ParkedSeen, WriterSeen
 
 _CLOCKS_DIFFER_S = 2.0  # files of two filesystems, or two readings of one: a difference that says nothing
 
