@@ -101,7 +101,8 @@ def shortened(stdout: str) -> list[tuple[int, int, int, float]]:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "zero", "shorten"), [(1, 0, "truncate"), pytest.param(2, 2, "reshape", marks=pytest.mark.full)]
+    ("ranks", "zero", "shorten"),
+    [pytest.param(1, 0, "truncate", marks=pytest.mark.soak), pytest.param(2, 2, "reshape", marks=pytest.mark.full)],
 )
 def test_a_warmup_begun_in_mid_run_goes_on_over_a_restart_as_if_there_was_none(
     tmp_path: Path, ranks: int, zero: int, shorten: str

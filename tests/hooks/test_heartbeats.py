@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.file_activity import Signs
+from sentinel.act.file_activity import FileTimes
 from sentinel.adapters.heartbeats import Heartbeats as Seen
 from sentinel.vocabulary.heartbeat import FOLDER, Heartbeat, decode_heartbeat, encode_heartbeat, interval_s
 from tests.adapters.pagers import until
@@ -55,8 +55,8 @@ def paths(folder: Path) -> list[Path]:
 
 def seen(folder: Path) -> Seen:
     state, checkpoints = folder / "state", folder / "checkpoints"
-    signs = Signs(state, checkpoints)
-    return Seen((state / FOLDER, checkpoints / ".sentinel-heartbeats"), signs.age_s)
+    times = FileTimes(state, checkpoints)
+    return Seen((state / FOLDER, checkpoints / ".sentinel-heartbeats"), times.age_s)
 
 
 def aged(folder: Path, seconds: float) -> None:

@@ -26,12 +26,17 @@ AFTER = [str(step) for step in range(ANCHOR + 1, STEPS + 1)]
 Lives = dict[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["1", "2", "3", "ddp", "fsdp2"], ids=["zero1", "zero2", "zero3", "ddp", "fsdp2"])
+ONE = pytest.param("1", marks=pytest.mark.soak, id="zero1")
+TWO = pytest.param("2", marks=pytest.mark.soak, id="zero2")
+OTHERS = (pytest.param("3", id="zero3"), pytest.param("ddp", id="ddp"), pytest.param("fsdp2", id="fsdp2"))
+
+
+@pytest.fixture(scope="module", params=[ONE, TWO, *OTHERS])
 def either(request: pytest.FixtureRequest) -> Lives:
     return _lives(request.param)
 
 
-@pytest.fixture(scope="module", params=["1", "3", "ddp", "fsdp2"], ids=["zero1", "zero3", "ddp", "fsdp2"])
+@pytest.fixture(scope="module", params=[ONE, *OTHERS])
 def lives(request: pytest.FixtureRequest) -> Lives:
     return _lives(request.param)
 

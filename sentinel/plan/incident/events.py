@@ -229,7 +229,7 @@ def _intended(rollback: Rollback, event: Intent) -> None:
     if kind in STARTS:
         rollback.starts += 1
         rollback.last_start_unix_s, rollback.last_start_attempt = event.time_unix_s, event.after_attempt
-    elif kind == "stop_job" and details.get("except_for", details.get("spare")) is None:  # as older logs name it
+    elif kind == "stop_job" and details["except_for" if "except_for" in details else "spare"] is None:  # older logs
         rollback.to_stop += tuple(details["jobs"])
     elif kind == "quarantine_checkpoints":
         rollback.moved_tags += tuple(checked_name(tag, "tags") for tag in details["tags"])
