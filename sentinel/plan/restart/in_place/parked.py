@@ -60,7 +60,7 @@ def _younger_file(evidence: LivenessEvidence, parked: ParkedSeen) -> str | None:
     own = next((file_seen for file_seen in evidence.files_seen if file_seen.attempt == parked.attempt), None)
     if own is None:
         return f"the journal of attempt {parked.attempt} can't be seen"
-    newest: FileSeen = min(evidence.files_seen, key=lambda sign: file_seen.age_s)
+    newest: FileSeen = min(evidence.files_seen, key=lambda file: file.age_s)
     if newest.age_s < own.age_s - _CLOCKS_DIFFER_S:
         later_s = own.age_s - newest.age_s
         return f"{newest.what} was written {later_s:.0f} s after attempt {parked.attempt} reported to be parked"
