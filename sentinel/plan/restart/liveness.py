@@ -75,7 +75,8 @@ def _parked(evidence: LivenessEvidence, except_for: str | None) -> Liveness | No
     ):
         return None
     at = f"attempt {parked.attempt} is parked at step {parked.global_step}"
-    return Liveness(Life.PARKED, f"{at}: it writes nothing, and waits for {parked.rollback}")
+    sentence = f"{at}: it writes nothing, and waits for {parked.rollback}"
+    return Liveness(Life.PARKED, sentence)
 
 
 def hindered(evidence: LivenessEvidence, *, except_for: str | None = None) -> str | None:
