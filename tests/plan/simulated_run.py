@@ -186,9 +186,10 @@ class World:
         if how == "dies resuming":
             self._gone()
             return
-        self.jobs.append(
-            _Job(self.story.fates[min(len(self.jobs), len(self.story.fates) - 1)], action.rollback, looks=1)
-        )
+        self.jobs.append(_Job(self._next_fate(), action.rollback, looks=1))
+
+    def _next_fate(self) -> str:
+        return self.story.fates[min(len(self.jobs), len(self.story.fates) - 1)]
 
     def _bisect(self, incident: Incident | None) -> BisectSeen | None:
         if self.story.cause is None or not asks_for_cause(incident, self.story.policy):
@@ -384,7 +385,7 @@ class World:
             "outcome": self.outcome,
             "incidents": [(i.id, i.status, i.outcome, i.ignored, re.sub(r"\d+", "…", i.note or "")) for i in incidents],
             "rollbacks": [
-                (r.id, r.rung, r.target_tag, r.proof, r.applied, r.failed is not None, r.in_place)
+                (r.id, r.rung, r.target_tag, r.proof, r.applied, r.failed is not None)
                 for i in incidents
                 for r in i.rollbacks
             ],
