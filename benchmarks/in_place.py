@@ -2,6 +2,7 @@
 
     python benchmarks/in_place.py [--quick] [--json] [--rewinds N] [--zero 0,1,2,3] [--ranks 1,2] [--precision fp32] \\
         [--preset tiny] [--long N]
+    python benchmarks/in_place.py --cost [--ranks 1,2]
 
 The reference trainer (real DeepSpeed, dropout on, so that the generators count) trains to step 40 once and saves at 20
 and 40. Then, for each rewind: PARK, `parked` in the journal, `latest` and overrides.json by hand, RESUME; and beside it
@@ -13,7 +14,8 @@ CHANGES, so that each rewind also takes the one before it back; one job for each
 - `in place s`: from RESUME to the end of the first new step, by the journal; `park s`: from PARK to `parked`. `job s`:
   from the start of the job to the end of its first step. Median and largest. There is no queue here, and no other node.
 - `--long N`: N more rewinds in the same process: resident memory and open files after 10 and after all of them.
-- `--cost`, in place of all that: the time of a step of a trainer that can park, less that of one that can't.
+- `--cost`: what a boundary costs the training thread of a trainer that can park and of one that can't, by turns, in one
+  process; the difference over the time of a step of the tiny model.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ Row = dict[str, Any]
 TRAINER = Path(__file__).with_name("in_place_trainer.py")
 STEPS = 20
 PATIENCE_S = 300.0
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 LR = LrSchedule(peak=5e-4, warmup=10, decay_end=10**5, anchor=20)
 
 
@@ -92,6 +95,10 @@ CHANGES = (
 
 def main(arguments: list[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
+    if asked.cost:
+        for ranks in _numbers(asked.ranks):
+            print(json.dumps(cost_of(ranks, 10 if asked.quick else 100)))
+        return
     rewinds = 10 if asked.quick else asked.rewinds
     rows = []
     for ranks, zero in product(_numbers(asked.ranks), _numbers(asked.zero)):
@@ -138,6 +145,20 @@ def row_of(job: Job, rewinds: int, long: int) -> Row:
     return row
 
 
+def cost_of(ranks: int, turns: int) -> Row:
+    """Of a boundary, and as a share of a step of the tiny model."""
+    command = [*_launcher(ranks), str(TRAINER.with_name("in_place_cost.py")), str(turns)]
+    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=True, timeout=PATIENCE_S)
+    found: Row = json.loads(ran.stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(folder=Path(folder), ranks=ranks, zero=0, precision="fp32", preset="tiny")
+        job.begin()
+        steps = [r.step_time_s for r in records(job.folder / "state", 1) if isinstance(r, Sample) and r.step_time_s]
+    found["step_ms"] = 1e3 * median(steps)
+    found["park_share_of_step"] = found["more_us"] / 1e3 / found["step_ms"]
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Made:
     """What came of one rewind, or one job."""
@@ -170,7 +191,7 @@ class Job:
         log = self.folder / "log"
         with log.open("wb") as told:
             process = subprocess.Popen(
-                self._command(self.folder, steps=STEPS), env=self._environment(), stdout=told, stderr=told
+                self._command(self.folder, steps=STEPS), env=ENVIRONMENT, stdout=told, stderr=told
             )
         trainer = RunningTrainer(job=self, process=process, log=log)
         try:
@@ -210,24 +231,19 @@ class Job:
 
     def _run(self, folder: Path, *more: str, steps: int, once: bool = False) -> None:
         command = self._command(folder, *more, steps=steps, once=once)
-        ran = subprocess.run(command, env=self._environment(), capture_output=True, timeout=PATIENCE_S, check=False)
+        ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=PATIENCE_S, check=False)
         if ran.returncode:
             raise SystemExit(ran.stderr.decode()[-3000:])
 
     def _command(self, folder: Path, *more: str, steps: int, once: bool = False) -> list[str]:
         (folder / "digests").mkdir(exist_ok=True)
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}"]
         own = [str(folder / "digests"), str(steps), *(["--once"] if once else []), "--"]
         trainer = ["--preset", self.preset, "--seqlen", "32", "--global-batch", "4", "--lr", "1e-3", "--lr-warmup", "5"]
         trainer += ["--lr-decay", "100000", "--dropout", "0.1", "--zero", str(self.zero), "--precision", self.precision]
         trainer += ["--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state")]
         trainer += ["--tensorboard", str(folder / "tensorboard")]
         end = () if "--steps" in more else ("--steps", "1000000")
-        return [sys.executable, *(launcher if self.ranks > 1 else ()), str(TRAINER), *own, *trainer, *end, *more]
-
-    @staticmethod
-    def _environment() -> dict[str, str]:
-        return os.environ | {"OMP_NUM_THREADS": "1"}
+        return [*_launcher(self.ranks), str(TRAINER), *own, *trainer, *end, *more]
 
 
 @dataclass(kw_only=True)
@@ -290,6 +306,11 @@ class RunningTrainer:
         return one
 
 
+def _launcher(ranks: int) -> list[str]:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    return [sys.executable, *(torchrun if ranks > 1 else ())]
+
+
 def put(path: Path, text: str) -> None:
     """Whole or not at all."""
     beside = path.with_name(f".{path.name}.new")
@@ -338,6 +359,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--long", type=int, default=0)
+    parser.add_argument("--cost", action="store_true")
     return parser
 
 

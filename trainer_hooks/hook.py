@@ -27,6 +27,7 @@ from sentinel.vocabulary.sample import (
     StateSaved,
     Validation,
 )
+from trainer_hooks.control.boundaries import Boundaries, Boundary
 from trainer_hooks.errors import Guard, exit_reason
 from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.export.heartbeats import Heartbeats
@@ -69,38 +70,46 @@ class Hook:
         ranks: Ranks | None,
         at_start: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._engine = engine
+        self._engine, self._mpu = engine, mpu
+        self._state_dir, self._run, self._exporter = state_dir, run, exporter
         self._declared, self._at_start = {**declared, "run": run}, at_start
         self._facts = facts
         self._on_sample = on_sample
         self._interval_steps = max(0, interval_steps)
-        self.guard = Guard()
+        self._measured = tuple(measure)
         self.loss_minimum = loss_minimum  # Its state() belongs in the checkpoint's client state
         self.latest: Sample | None = None  # The last sample that was made, on rank 0
         self.latest_layers: LayerVariance | None = None  # The last reading of the layers, on rank 0
+        self._process = os.getpid()
+        self.boundaries: Boundaries | None = None  # Where the loop gives them over: `boundary`
+        self.ranks = ranks_of_world() if ranks is None else ranks
+        """All ranks of the training, for those who have to agree beside its own collectives."""
+        self._rank = self.ranks.rank
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins an attempt; called again, after `close`, where the next one begins in this process."""
+        self.guard = Guard()
         self.closed = False  # Whether the end has been reported
         self._at_exit = lambda: self.close(exit_reason())
         self._unwrap: Callable[[], None] = lambda: None
-        self._process = os.getpid()
         self._started = self._load_measured = False
         self._saved_step: int | None = None  # whose state was measured at a save
         self._meter: Meter | None = None
         self._arrivals: Arrivals | None = None
         self._outputs: Outputs | None = None
-        self.ranks = ranks_of_world() if ranks is None else ranks
-        """All ranks of the training, for those who have to agree beside its own collectives."""
-        self._rank = self.ranks.rank
         with self.guard("look at the model"):
-            self._meter = Meter(engine, mpu, self.guard, self._interval_steps, measure)
+            self._meter = Meter(self._engine, self._mpu, self.guard, self._interval_steps, self._measured)
         self._metered("look at Adam's state", Meter.look)
         self._join()
         self._metered("listen to the gradients", Meter.listen_to_gradients)
         with self.guard("open the journal"):
             if self._rank == 0:
-                self._outputs = Outputs(state_dir, run, exporter, self.guard, lambda: self.latest_layers)
+                shown = (self._state_dir, self._run, self._exporter, self.guard, lambda: self.latest_layers)
+                self._outputs = Outputs(*shown)
         self._heartbeats: Heartbeats | None = None
         with self.guard("begin its heartbeat"):
-            self._heartbeats = Heartbeats(state_dir, self, self.ranks.world)
+            self._heartbeats = Heartbeats(self._state_dir, self, self.ranks.world)
 
     def _join(self) -> None:
         """Takes part with this rank, or says to the others that it does not: then nobody measures."""
@@ -155,6 +164,11 @@ class Hook:
         with self.guard("report the checkpoint"):
             self._put(CheckpointSaved(**self._now(), tag=tag, **facts))
 
+    def boundary(self) -> Boundary:
+        """The last line of a step of a loop that was attached with `reload`, on every rank: what all ranks do after
+        this step, as people and sentinel ask by files. Where the training parks it returns once that is over."""
+        return self.boundaries.pass_on() if self.boundaries is not None else Boundary()
+
     def await_readings(self) -> None:
         """Reports the samples on their way, as far as they arrive soon: `on_sample` has them."""
         if self._arrivals is not None:
@@ -181,6 +195,8 @@ class Hook:
             self._unwrap()
         self.closed = True
         atexit.unregister(self._at_exit)
+        if self.boundaries is not None:
+            self.boundaries.close()
         if self._arrivals is not None:
             self._arrivals.await_last(finished=reason == "finished")
         with self.guard("report the end"):
