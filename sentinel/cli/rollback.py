@@ -56,9 +56,7 @@ def rollback(
     start: Annotated[bool, typer.Option(help="Start the job again afterwards.")] = True,
     restart: Annotated[
         Asked | None,
-        typer.Option(
-            help="in_place: in the same processes; job: by a new job. Default: \\[policy] restart."
-        ),
+        typer.Option(help="in_place: in the same processes; job: by a new job. Default: \\[policy] restart."),
     ] = None,
     force: Annotated[
         bool,

@@ -17,6 +17,13 @@ from typing import Any
 
 import pytest
 
+from sentinel.act.observe import Observer
+from sentinel.adapters.parking import RequestFiles
+from sentinel.config import load_config
+from sentinel.daemon.wiring import neighbours_of, observer_of
+from sentinel.plan.restart.liveness import settles
+from sentinel.vocabulary.errors import JobStillAlive
+from sentinel.vocabulary.parking import ParkRequest
 from tests.adapters.pagers import until
 from tests.e2e.live_trainer import build, configure, events, files, sentinel
 
@@ -33,9 +40,9 @@ def run() -> Iterator[Path]:
         until(lambda: not alive(folder))
 
 
-def configured(folder: Path, *, policy: str = SHORT, quiet_s: int = 1) -> None:
+def configured(folder: Path, *, policy: str = SHORT) -> None:
     command = json.dumps([sys.executable, str(PROGRAM), str(folder)])
-    configure(folder, f"command = {command}", judge=f"quiet_s = {quiet_s}", policy=policy)
+    configure(folder, f"command = {command}", judge="quiet_s = 1", policy=policy)
 
 
 @contextmanager
@@ -133,7 +140,6 @@ def test_a_persons_word_is_a_new_job(run: Path) -> None:
     ("does", "why"),
     [
         ("deaf", "attempt 1 is not parked within 4 s: "),
-        ("restless", "job.log was written"),
         ("dies", "the trainer of attempt 1 is gone: "),
         ("hangs", "and has not reported its start"),
     ],
@@ -141,8 +147,7 @@ def test_a_persons_word_is_a_new_job(run: Path) -> None:
 def test_a_trainer_that_does_not_do_its_part_is_started_by_a_new_job_as_the_same_rollback(
     run: Path, does: str, why: str
 ) -> None:
-    quiet_s = 4 if does == "restless" else 1  # its log is seen to grow while the checkpoints have to be quiet
-    configured(run, policy="park_within_s = 4\nconfirm_within_s = 6", quiet_s=quiet_s)
+    configured(run, policy="park_within_s = 4\nconfirm_within_s = 6")
     with training(run, does) as process:
         ran = rolled_back(run)
         assert ran.returncode == 0, ran.stderr
@@ -154,6 +159,52 @@ def test_a_trainer_that_does_not_do_its_part_is_started_by_a_new_job_as_the_same
         assert given_up["rollback"] == started(run, 2)["rollback"] == "incident-1-r1"
         assert started(run, 2)["resumed_from"] == 10
         assert "start_job" in done(run)
+
+
+def asked_to_park(run: Path) -> Observer:
+    """The observer of a run whose trainer has reported to be parked."""
+    request = ParkRequest(rollback="incident-1-r1", attempt=1, deadline_unix_s=time.time() + 600)
+    RequestFiles(run / "state").write(request)
+    until(lambda: records(run, 1)[-1]["kind"] == "parked")
+    config = load_config(run / "live.toml")
+    observer = observer_of(config, neighbours_of(config))
+    observer.look(time.time())
+    return observer
+
+
+def test_the_fence_lets_a_parked_trainer_be_and_no_other(run: Path) -> None:
+    configured(run)
+    with training(run):
+        observer = asked_to_park(run)
+        until(lambda: settles(observer.witnesses(), spare="incident-1-r1") is None)
+        observer.fenced("incident-1-r1", or_parked=True)
+        for rollback, or_parked in (("incident-1-r1", False), ("incident-1-r2", True), (None, False)):
+            with pytest.raises(JobStillAlive):
+                observer.fenced(rollback, or_parked=or_parked)
+        with training(run):  # a second one, that a person has started meanwhile
+            until(lambda: len(records(run, 2)) > 1)
+            with pytest.raises(JobStillAlive):
+                observer.fenced("incident-1-r1", or_parked=True)
+
+
+def test_a_trainer_that_goes_on_writing_its_log_is_not_parked(run: Path) -> None:
+    configured(run)
+    with training(run, "restless"):
+        observer = asked_to_park(run)
+        until(lambda: "job.log was written" in (observer.not_parked("incident-1-r1") or ""))
+        with pytest.raises(JobStillAlive):
+            observer.fenced("incident-1-r1", or_parked=True)
+
+
+def test_a_record_after_the_one_that_said_parked_is_seen_on_the_disk_at_once(run: Path) -> None:
+    configured(run)
+    with training(run) as process:
+        observer = asked_to_park(run)
+        assert observer.not_parked("incident-1-r1") is None
+        process.send_signal(signal.SIGSTOP)  # it will say nothing more
+        with (run / "state" / "attempts" / "0001.jsonl").open("a") as journal:
+            journal.write('{"kind": "sample", ')  # begun, and not ended: no reader has taken it
+        assert observer.not_parked("incident-1-r1") == "the newest record of the newest attempt is not `parked`"
 
 
 def killed_after(run: Path, what: str) -> None:

@@ -70,7 +70,8 @@ def _parked(evidence: LivenessEvidence, spare: str | None) -> Liveness | None:
     if parked is None or spare not in (None, parked.rollback) or why_not_parked(evidence, parked.rollback) is not None:
         return None
     at = f"attempt {parked.attempt} is parked at step {parked.global_step}"
-    return Liveness(Life.PARKED, f"{at}: it writes nothing, and waits for {parked.rollback}")
+    sentence = f"{at}: it writes nothing, and waits for {parked.rollback}"
+    return Liveness(Life.PARKED, sentence)
 
 
 def hindered(evidence: LivenessEvidence, *, spare: str | None = None) -> str | None:
