@@ -88,7 +88,7 @@ class Hook:
         self.begin()
 
     def begin(self) -> None:
-        """Begins an attempt; called again, after `close`, where the next one begins in this process."""
+        """Called where an attempt begins: again, after `close`, where the next one begins in this process."""
         self.guard = Guard()
         self.closed = False  # Whether the end has been reported
         self._at_exit = lambda: self.close(exit_reason())
@@ -170,7 +170,7 @@ class Hook:
         return self.boundaries.pass_on() if self.boundaries is not None else Boundary()
 
     def await_readings(self) -> None:
-        """Reports the samples on their way, as far as they arrive soon: `on_sample` has them."""
+        """Called before what follows the samples on their way: reports them, as far as they arrive soon."""
         if self._arrivals is not None:
             self._arrivals.await_all()
 
