@@ -76,7 +76,7 @@ class Hook:
         self._facts = facts
         self._on_sample = on_sample
         self._interval_steps = max(0, interval_steps)
-        self._measured = tuple(measure)
+        self._measured = measure
         self.loss_minimum = loss_minimum  # Its state() belongs in the checkpoint's client state
         self.latest: Sample | None = None  # The last sample that was made, on rank 0
         self.latest_layers: LayerVariance | None = None  # The last reading of the layers, on rank 0
