@@ -39,7 +39,7 @@ LONG_S = 300.0
         (2, 2, "fp32", ["Adam's settings", "nothing"]),
         *(
             pytest.param(ranks, zero, precision, list(BY_NAME), marks=pytest.mark.full)
-            for ranks, zero, precision in [(1, 0, "fp32"), (1, 1, "fp16"), (2, 0, "bf16"), (2, 3, "fp32")]
+            for ranks, zero, precision in [(1, 0, "fp32"), (1, 1, "bf16"), (2, 0, "bf16"), (2, 3, "fp32")]
         ),
     ],
 )
