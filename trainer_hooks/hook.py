@@ -76,7 +76,7 @@ class Hook:
         self._facts = facts
         self._on_sample = on_sample
         self._interval_steps = max(0, interval_steps)
-        self._measured = tuple(measure)
+        self._measured = measure
         self.loss_minimum = loss_minimum  # Its state() belongs in the checkpoint's client state
         self.latest: Sample | None = None  # The last sample that was made, on rank 0
         self.latest_layers: LayerVariance | None = None  # The last reading of the layers, on rank 0
@@ -88,7 +88,7 @@ class Hook:
         self.begin()
 
     def begin(self) -> None:
-        """Begins an attempt; called again, after `close`, where the next one begins in this process."""
+        """Called where an attempt begins: again, after `close`, where the next one begins in this process."""
         self.guard = Guard()
         self.closed = False  # Whether the end has been reported
         self._at_exit = lambda: self.close(exit_reason())
@@ -170,7 +170,7 @@ class Hook:
         return self.boundaries.pass_on() if self.boundaries is not None else Boundary()
 
     def await_readings(self) -> None:
-        """Reports the samples on their way, as far as they arrive soon: `on_sample` has them."""
+        """Called before what follows the samples on their way: reports them, as far as they arrive soon."""
         if self._arrivals is not None:
             self._arrivals.await_all()
 

@@ -18,6 +18,8 @@ from sentinel.vocabulary.sample import Parked, Released, RunFinished, RunStarted
 from tests.adapters.pagers import free_port, until
 from tests.hooks.trainer import records
 
+pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -14,6 +14,8 @@ from tests.hooks.parked_cases import ATTEMPT, ROLLBACK
 from tests.hooks.torchrun import lines_of
 from trainer_hooks.control.park_files import ParkFile
 
+pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
+
 NOT_PARKED = "sentinel: the training is not parked: {}; it goes on"
 
 
