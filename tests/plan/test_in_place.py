@@ -207,6 +207,20 @@ def test_what_was_resumed_saves_and_none_of_it_is_moved() -> None:
 
 
 SAYS = "attempt 1 is parked at step 88: it writes nothing, and waits for incident-1-r1"
+OWN_CHILD = WriterSeen(id="process 43", group="41", rollback=ROLLBACK)
+
+
+@pytest.mark.parametrize("state", [resumed(training()), training(journals=(JournalFacts(number=1, finished=True),))])
+def test_what_a_resumed_process_starts_is_no_second_job_beside_which_it_would_be_stopped(state: Facts) -> None:
+    """A worker of its data loader has the rollback in its environment, and the process itself that of its own start."""
+    with_child = state.changed(jobs=replace(state.jobs, writers=(*WRITERS, OWN_CHILD)))
+    decision = decided(resumed=True, starts=1, last_start_unix_s=1990.0, last_start_attempt=1)
+    assert plan_rollback(decision, with_child, POLICY).actions == ()
+    given_up = replace(decision, in_place=False, given_up="it was resumed 900 s ago and has not reported its start")
+    actions = plan_rollback(given_up, with_child, POLICY).actions
+    assert actions == () if state.started_rollbacks else actions[0] == StopJob(("process 41", "process 42"))
+
+
 ASKED = {"park_asked_unix_s": 1990.0}
 RESUMED = {"resumed": True, "starts": 1, "last_start_attempt": 1}
 OVER = {"journals": (JournalFacts(number=1, reported=True, can_park=True, finished=True),)}
@@ -317,7 +331,7 @@ def test_the_story_of_a_way_that_was_given_up_is_told() -> None:
     deque(world.follow(), maxlen=0)
     (made,) = fold(world.events)
     (rollback,) = made.rollbacks
-    assert (rollback.in_place, rollback.resumed, rollback.starts, made.outcome) == (False, True, 2, "recovered")
+    assert (rollback.in_place, rollback.resumed, rollback.starts, made.outcome) == (False, False, 2, "recovered")
     assert rollback.given_up is not None
     kinds = [e.action.kind for e in world.events if isinstance(e, Intent)]
     assert kinds.index("park") < kinds.index("resume") < kinds.index("start_job")

@@ -225,8 +225,8 @@ def _intended(rollback: Rollback, event: Intent) -> None:
         rollback.park_asked_unix_s = rollback.park_asked_unix_s or event.time_unix_s
     elif kind == "release":
         rollback.park_asked_unix_s = None
-    rollback.resumed |= kind == "resume"
     if kind in STARTS:
+        rollback.resumed = kind == "resume"
         rollback.starts += 1
         rollback.last_start_unix_s, rollback.last_start_attempt = event.time_unix_s, event.after_attempt
     elif kind == "stop_job" and details["spare"] is None:

@@ -67,7 +67,7 @@ class Rollback:
     in_place: bool = False  # whether the training is resumed in its own processes, and not by a new job
     given_up: str | None = None  # why it is not resumed in place after all; then by a new job
     park_asked_unix_s: float | None = None  # since when its trainer is asked to park; None while it is not
-    resumed: bool = False  # whether its trainer's resume was intended
+    resumed: bool = False  # whether its trainer's resume was intended, and no start of a job since
     after_attempt: int | None = None  # the newest attempt at the decision, 0 for none; None: an older log has no word
     known_jobs: tuple[str, ...] = ()  # what ran or waited at the decision, as a launcher names it
     place: Place | None = None  # the save folder that it was decided for; None: an older log has no word

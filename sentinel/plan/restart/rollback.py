@@ -65,7 +65,8 @@ def plan_rollback(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
     if (why := hindered(facts.liveness, spare=ours) or elsewhere(decision, facts.folders.place)) is not None:
         return Plan(refusal=why, waits=True)
     others = tuple(w.id for w in facts.jobs.writers if w.rollback != ours)
-    alive = len(others) < len(facts.jobs.writers)
+    same_processes = decision.in_place or decision.resumed  # what they start since names this rollback, and is theirs
+    alive = len(others) < len(facts.jobs.writers) and not same_processes
     carried_out = ours in facts.started_rollbacks or alive
     if (others or not carried_out) and (begun := _left_running(decision, facts)) is not None:
         return begun
