@@ -71,7 +71,8 @@ def attach(
     one or two steps later with CUDA. `mpu` is Megatron's model-parallel unit, where deepspeed.initialize was not given
     it. `interval_steps=0` leaves out what is read at intervals, `measure` what it does not name (docs/HOOKS.md).
     `applies` names the keys of overrides.json (`standing` and `once`) that this trainer applies at a start, () for
-    none: sentinel then refuses a change that would be ignored; None: not known. `trainer`: its name in sentences.
+    none: sentinel then refuses a change that would be ignored; None: not known, of a plain loop without `decisions`
+    none. `trainer`: its name in sentences.
     state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN. /metrics listens at `address` and `port` and is
     announced to Prometheus as `announce`; `exporter` replaces the three (docs/EXPORTER.md). `ranks` are those of the
     process group in force, which others of the process use as well. `decisions` are reported as applied, and what they
@@ -96,6 +97,8 @@ def attach(
         decisions.check()
         applies = (*decisions.applies, *(key for key in applies or () if key not in decisions.applies))
         loss_minimum = loss_minimum or LossMinimum.load(decisions.made.loss_minimum)
+    elif engine is None and applies is None:
+        applies = ()  # of a plain loop only `decisions` reads overrides.json
     folder, as_tuple = state_folder(state_dir, run), None if applies is None else tuple(applies)
     hook = Hook(
         made,

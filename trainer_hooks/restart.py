@@ -82,12 +82,10 @@ _OFF: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def cannot_be_applied(key: str, to: str, why: str | None) -> OverridesError:
-    """The refusal of one change, before the first step. `why`: a phrase."""
+def cannot_be_applied(key: str, to: str, why: str | None, file: str | Path = "overrides.json") -> OverridesError:
+    """The refusal of one change, before the first step. `why`: a phrase; `file`: where it is decided."""
     reason = f": {why}" if why else ""
-    return OverridesError(
-        f"overrides.json: {words_of(key)} ({key}) can't be applied to {to}{reason}; nothing was trained"
-    )
+    return OverridesError(f"{file}: {words_of(key)} ({key}) can't be applied to {to}{reason}; nothing was trained")
 
 
 def decision_facts(overrides: Overrides | None, made: Decisions) -> dict[str, Any]:

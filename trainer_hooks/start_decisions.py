@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,8 +34,9 @@ KEY = "sentinel"
 """Of the client state."""
 
 _FORM = Form(error=ConfigError, name="the client state", ignores_unknown=True)
+_BY_APPLY = ("lr", "adam_beta1", "adam_beta2", "adam_eps", "weight_decay", "reset_moments")
 _NO_CALL = {
-    "lr": "decisions.apply(optimizer, scheduler) was not called",
+    **dict.fromkeys(_BY_APPLY, "decisions.apply(optimizer, scheduler) was not called"),
     "clip_grad": "decisions.clip(norm) was not called",
     "seed": "decisions.sampler(sampler) was not called, nor decisions.seed(own)",
     "skip_samples": "decisions.sampler(sampler) was not called",
@@ -55,21 +57,31 @@ def decisions(
     group. `step`: completed updates of the checkpoint, 0 from scratch; `client_state`: the mapping that `once_done` was
     given at its save. `full_seqlen`: tokens of a sample, of a loop that passes every batch through `truncate`.
     OverridesError where it can't be read, ConfigError where what the checkpoint holds can't."""
-    start = agreed_start(state_folder(state_dir, run))
+    folder = state_folder(state_dir, run)
+    start = agreed_start(folder)
     left = (client_state or {}).get(KEY) if step else None
     made = Decisions() if left is None else read(Decisions, left, "the checkpoint's client state", _FORM)
-    return StartDecisions(start.overrides, made, step, full_seqlen=full_seqlen)
+    return StartDecisions(start.overrides, made, step, full_seqlen=full_seqlen, file=folder / "overrides.json")
 
 
 class StartDecisions:
     """Of one start. Each call refuses what it can't do with an OverridesError, before the first step."""
 
-    def __init__(self, decided: Overrides | None, made: Decisions, step: int, *, full_seqlen: int | None) -> None:
+    def __init__(
+        self,
+        decided: Overrides | None,
+        made: Decisions,
+        step: int,
+        *,
+        full_seqlen: int | None,
+        file: str | os.PathLike[str] = "overrides.json",
+    ) -> None:
         self.overrides = decided
         """What sentinel decided; None where it decided nothing."""
         self.made = made
         """What the run has had so far; it goes into the checkpoint."""
         self.step = step
+        self._file = Path(file)  # where it is decided
         self._standing = decided.standing if decided is not None else TrainingSettings()
         self._once: Once | None = due(decided, made, step)
         self._left = wanted(decided, self._once)  # {key: value} that no call has applied yet
@@ -107,7 +119,7 @@ class StartDecisions:
         own = _schedule_of(scheduler, warmup_steps, total_steps)
         if (lr := self._standing.lr) is not None:
             if not lr.by_steps:
-                raise cannot_be_applied("lr", _THIS_LOOP, "it counts tokens or samples, which the loop does not tell")
+                raise self._refusal("lr", "it counts tokens or samples, which the loop does not tell")
             self._lr = DecidedLr(one, lr)
             for each in one.optimizers if isinstance(one, Optimizers) else (one,):
                 each.register_step_pre_hook(self._begin)
@@ -132,7 +144,7 @@ class StartDecisions:
         asked = {key for key in ("seed", "skip_samples") if key in self._left}
         if why is not None:
             if asked or decided:
-                raise cannot_be_applied(min(asked, default="skip_samples"), "this sampler", why)
+                raise cannot_be_applied(min(asked, default="skip_samples"), "this sampler", why, self._file)
             return sampler
         made = DecidedSampler(sampler, self.made.reseeds, self.made.left_out(self._standing.skipped))
         self._take("seed", "skip_samples")
@@ -195,8 +207,11 @@ class StartDecisions:
         """Called by attach: OverridesError where a decided change has found no call. From here on the one-shot changes
         count as made."""
         for key in self._left:
-            why = _NO_CALL.get(key) or (None if "lr" in self._facts else _NO_CALL["lr"])
-            raise cannot_be_applied(key, _THIS_LOOP, why)
+            by_loop = f"no call applies it; a loop that does takes its value from decisions.by_loop({key!r})"
+            why = _NO_CALL.get(key, by_loop)
+            if key in _BY_APPLY and "lr" in self._facts:
+                why = "the optimizer that decisions.apply was given has no such number"
+            raise self._refusal(key, why)
         if self._once is not None:
             self.made.applied_once = (*self.made.applied_once, self._once.id)
             self._once = None
@@ -210,6 +225,9 @@ class StartDecisions:
         """Called by attach: {field of RunStarted: value}."""
         found = {"parent_attempt": self.made.attempt, "resumed_from": self.step or None, **self._facts}
         return {**found, **decision_facts(self.overrides, self.made)}
+
+    def _refusal(self, key: str, why: str) -> OverridesError:
+        return cannot_be_applied(key, _THIS_LOOP, why, self._file)
 
     def _take(self, *keys: str) -> dict[str, Any]:
         """{key: what is decided of it, or None}; from now on they count as applied."""
@@ -233,7 +251,7 @@ class StartDecisions:
             if decided.full != full:
                 raise OverridesError(f"overrides.json: seqlen goes to {decided.full}, and full_seqlen is {full}")
             if hasattr(decided, "after_validation"):
-                raise cannot_be_applied("seqlen", _THIS_LOOP, "its lengths follow the validations")
+                raise self._refusal("seqlen", "its lengths follow the validations")
             schedule, self._lengths = decided, SeqlenWarmup(decided, "truncate", global_batch_samples=1)
         first = full if decided is None else int(decided.seqlen(self.step + 1))
         self._facts |= {"full_seqlen": full, "seqlen": first, "seqlen_shortening": "truncate"}

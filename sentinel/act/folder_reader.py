@@ -27,6 +27,7 @@ class FolderReader:
             checkpoints=self._checkpoints(seen),
             place=near.checkpoints.files.place(),
             latest_tag=seen.latest,
+            by_newest=seen.by_newest,
             disagreement=seen.disagreement,
             room_problem=self._room_problem() if room or any(i.status == "open" for i in incidents) else None,
             quarantined=seen.incidents,

@@ -129,10 +129,12 @@ class Witnessing:
 
     def job_seen_unix_s(self, jobs: JobsSeen, now_unix_s: float) -> float | None:
         """Since when the jobs that run now are seen to run, on the axis of `now`; None where none is seen. A look that
-        nobody answered changes nothing; a watch that is started again counts anew."""
+        nobody answered changes nothing, nor does the end of one of several; a watch that is started again counts
+        anew."""
         running = frozenset(writer.id for writer in jobs.writers if not writer.pending)
-        if jobs.known and running != self._running[0]:
-            self._running = (running, self._clock())
+        if jobs.known:
+            goes_on = bool(running) and running <= self._running[0]
+            self._running = (running, self._running[1] if goes_on else self._clock())
         return now_unix_s - (self._clock() - self._running[1]) if running else None
 
     def attempts(self, history: History, jobs: JobsSeen) -> tuple[AttemptSeen, ...]:

@@ -291,6 +291,7 @@ class Observer:
             unavailable=unavailable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
+            gone=attempt is not None and any(a.number == attempt.number and a.is_gone for a in liveness.attempts),
             unclosed=self._end_account.unclosed(self._history, attempt, incidents),
             job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, now_unix_s),
             **self._witnessing.times(

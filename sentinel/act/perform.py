@@ -140,7 +140,7 @@ class Performer:
             case QuarantineCheckpoints(tags, incident, rollback):
                 quarantine(tags, near, incident, rollback)
                 self.observer.folders.forget(tags)
-            case PointLatest(tag, global_step, incident, rollback):
+            case PointLatest(tag, global_step, incident, rollback, _):
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)
             case CutTensorBoard() | BranchWandb():
                 self._cut(action)

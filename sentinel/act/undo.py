@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -95,7 +95,7 @@ def _perform(
     without_missing: bool = False,
 ) -> None:
     taken = [r for r in incident.rollbacks if r.begun and not r.taken_back and only in (None, r)]
-    _check_place(incident, taken, near.checkpoints, without_missing=without_missing)
+    check_place(incident, taken, near.checkpoints, without_missing=without_missing)
     wait()
     seen = observer.witnesses()
     if (why := hindered(seen) or settles(seen)) is not None:
@@ -121,9 +121,10 @@ def _perform(
     ledger.record(Done(incident=incident.id, rollback=rollback_id, action=intent.action))
 
 
-def _check_place(
+def check_place(
     incident: Incident, taken: Sequence[Rollback], checkpoints: Checkpoints, *, without_missing: bool
 ) -> None:
+    """QuarantineError where the save folder is another one, or something that was moved is nowhere."""
     for rollback in taken:
         if (why := elsewhere(rollback, checkpoints.files.place())) is not None:
             raise QuarantineError(f"{incident.id} is not undone: {why}")
@@ -138,15 +139,30 @@ def _check_place(
         )
 
 
+def written_since(rollback: Rollback, there: Mapping[str, int], back: Collection[str]) -> tuple[str, ...]:
+    """The checkpoints after the rollback's target that its restart has saved. `there`: tag -> step of those in the save
+    folder; `back`: tags that its undo brings back."""
+    later = (tag for tag, step in there.items() if step > rollback.target_step)
+    return tuple(tag for tag in later if tag in back or tag not in rollback.moved_tags)
+
+
+def room_for(tags: Collection[str], incident: str, rollback: str, checkpoints: Checkpoints) -> str:
+    """The name of a room of the quarantine that has none of these."""
+    names = (f"{rollback}{UNDONE}{f'-{n}' if n > 1 else ''}" for n in count(1))
+    return next(n for n in names if not {*checkpoints.quarantined(incident, n)} & {*tags})
+
+
+def begun_rollbacks(incident: Incident) -> list[Rollback]:
+    """Those that undo takes back, the newest first."""
+    return [r for r in reversed(incident.rollbacks) if r.begun and not r.taken_back]
+
+
 def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None:
     checkpoints, moved = near.checkpoints, set(rollback.moved_tags)
     back = set(checkpoints.quarantined(incident.id, rollback.id))
-    later = (c.tag for c in checkpoints.list() if c.global_step > rollback.target_step)
-    written_since = tuple(tag for tag in later if tag in back or tag not in moved)
-    if written_since:
-        names = (f"{rollback.id}{UNDONE}{f'-{n}' if n > 1 else ''}" for n in count(1))
-        free = next(n for n in names if not {*checkpoints.quarantined(incident.id, n)} & {*written_since})
-        quarantine(written_since, near, incident.id, free)
+    written = written_since(rollback, {c.tag: c.global_step for c in checkpoints.list()}, back)
+    if written:
+        quarantine(written, near, incident.id, room_for(written, incident.id, rollback.id, checkpoints))
     there = {c.tag for c in checkpoints.list()}
     checkpoints.pins.leave(rollback.target_step, there, moved, incident.id, rollback.id)
     checkpoints.restore(incident.id, rollback.id)

@@ -110,24 +110,34 @@ class TensorBoard:
         write_atomically(room / "kept-whole.json", dump_json({"files": kept_whole}))
         return report
 
+    def moves_back(self, incident: str, rollback: str) -> Iterator[tuple[Path, Path]]:
+        """The files that `restore` moves, in its order, as (from, to): first what was written since the cut."""
+        room, aside = self._room(incident, rollback), self._aside(rollback)
+        listing = room / "files.json"
+        if not listing.exists():
+            return
+        names = bounded.read_record(listing, lambda data: list(data["files"]), QuarantineError)
+        before, moved = {_below(name, listing) for name in names}, set[Path]()
+        for path in [*self._event_files(), *self._matching(_KEPT)]:
+            name = self._name(path)
+            taken_out = (room / _aside_name(name)).exists() or (aside / name).exists()
+            if name not in before or taken_out:  # written since, or the kept part
+                moved.add(path)
+                yield path, free_name(room / "after" / _aside_name(name))
+        for name in sorted(before):
+            for source in (room / _aside_name(name), aside / name):
+                if source not in moved and source.exists():
+                    yield source, self.folder / name
+
     def restore(self, incident: str, rollback: str) -> None:
         """Brings the files of before the cut back, byte for byte; what was written since is moved aside."""
         room = self._room(incident, rollback)
         listing = room / "files.json"
         if not listing.exists():
             return
-        names = bounded.read_record(listing, lambda data: list(data["files"]), QuarantineError)
-        before = {_below(name, listing) for name in names}
         aside = self._aside(rollback)
-        for path in [*self._event_files(), *self._matching(_KEPT)]:
-            name = self._name(path)
-            taken_out = (room / _aside_name(name)).exists() or (aside / name).exists()
-            if name not in before or taken_out:  # written since, or the kept part
-                move(path, free_name(room / "after" / _aside_name(name)))
-        for name in sorted(before):
-            for source in (room / _aside_name(name), aside / name):
-                if source.exists():
-                    move(source, self.folder / name)
+        for source, destination in self.moves_back(incident, rollback):
+            move(source, destination)
         _put_by(room, *self._matching(_PART), *aside.rglob(f"*{_PART}*"))  # of a cut that was killed
         if aside.is_dir():
             for cut_off in aside.rglob(f"*{_CUT}"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -25,6 +25,8 @@ from sentinel.cli.shared import (
 )
 from sentinel.config.run_files import find_config
 from sentinel.daemon.sources import source_at
+from sentinel.judge.analysis.departures import FirstMoved
+from sentinel.judge.analysis.first_mover import SIGNALS
 from sentinel.judge.events import Event
 from sentinel.judge.history import History
 from sentinel.judge.reference import smoothed
@@ -117,7 +119,8 @@ _EVENT = ("onset_step", "onset_range", "verdict_step", "end_step", "recommend_ro
 class _Replayed:
     source: ColumnSource
     verdict: Verdict
-    events: tuple[tuple[Event, int | None], ...]  # each with the step to roll back to, None where none is recommended
+    # Each with what moved first, and with the step to roll back to; None where no loss moved, or none is recommended.
+    events: tuple[tuple[Event, FirstMoved | None, int | None], ...]
     first_step: int | None
     last_step: int | None
     would_do: tuple[WouldDo, ...] | None  # at each divergence, in order; None where nobody asked
@@ -133,6 +136,7 @@ def _replay(
     backtest: tuple[Policy, int | None] | None,
 ) -> _Replayed:
     first, source.explains, step_times = None, explain, list[float]()
+    source.fields = tuple(dict.fromkeys((*source.fields, *SIGNALS)))
     diverged_in: dict[tuple[int, ...], int] = {}
     if backtest is not None:
         source.fields = (*source.fields, "step_time_s")
@@ -154,7 +158,7 @@ def _replay(
     return _Replayed(
         source=source,
         verdict=judge_past(replay.series, last),
-        events=tuple((event, rollback_to(event, saved, margin_steps)) for event in replay.events),
+        events=tuple((event, moved, rollback_to(event, saved, margin_steps)) for event, moved in replay.found),
         first_step=first,
         last_step=replay.series.last_step,
         would_do=None if backtest is None else _would_do(replay.events, history, diverged_in, *backtest, step_times),
@@ -202,8 +206,9 @@ def _document(replayed: _Replayed, *, explain: bool) -> dict[str, Any]:
         **fields_of(verdict, "severity", "reason"),
         "events": [
             {"kind": str(event.kind), **fields_of(event, *_EVENT), "rollback_to": to}
-            | fields_of(event, "led_by", "led_by_steps", "reason")
-            for event, to in replayed.events
+            | {"led_by": [] if moved is None else moved.led_by, "moved_first": None if moved is None else asdict(moved)}
+            | {"reason": event.reason}
+            for event, moved, to in replayed.events
         ],
         **explained,
         **({} if replayed.would_do is None else {"would_do": [_would_do_json(one) for one in replayed.would_do]}),
@@ -237,10 +242,10 @@ def _show(replayed: _Replayed, *, explain: bool) -> None:
         echo(f"  {source.unreadable} lines can't be read in all")
     for note in source.notes:
         echo(f"  {note}")
-    for event, to in replayed.events:
+    for event, moved, to in replayed.events:
         advice = "" if to is None else f"; roll back to step {to} or before"
-        leads = zip(event.led_by, event.led_by_steps, strict=True)
-        led = "".join(f"; {name} led by {steps} steps" for name, steps in leads)
+        tells = moved is not None and (moved.leading or event.recommend_rollback)
+        led = f"; {moved.sentence}" if moved is not None and tells else ""
         echo(f"  {event.kind} at step {event.onset_step}: {event.reason}{led}{advice}")
     for done in replayed.would_do or ():
         for sentence in done.passed:

@@ -10,6 +10,7 @@ import typer
 
 from sentinel.act.perform import wait_until_quiet
 from sentinel.act.undo import quarantine_of, take_back, undo_incident, undoable
+from sentinel.act.undo_preview import preview
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Yes, confirmed, echo, to_stderr
 from sentinel.config.run_files import clock, find_config
 from sentinel.daemon.paging import delivering
@@ -26,6 +27,7 @@ def undo(
     without_missing: Annotated[
         bool, typer.Option("--without-missing", help="Undo the rest where checkpoints that were moved aside are gone.")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be moved, and where to.")] = False,
     yes: Yes = False,
 ) -> int:
     """The job is stopped first, and not started again."""
@@ -44,6 +46,11 @@ def undo(
     for line in _remaining(incidents, chosen, parts):
         echo(line)
     echo("the job is stopped first, and is not started again")
+    if dry_run:
+        each = [one for name in chosen for one in incidents if one.id == name]
+        for line in preview(each, parts.near, without_missing=without_missing):
+            echo(f"  {line}")
+        return 0
     if not yes and not confirmed("Do this?"):
         return 1
     with lock, delivering(parts.paging):

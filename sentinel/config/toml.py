@@ -24,7 +24,10 @@ from sentinel.vocabulary.names import checked_path_text
 
 log = logging.getLogger(__name__)
 
-_RENAMED = {"paging": {"last_words_s": "deliver_within_s"}}  # table -> keys of older versions, and what they are now
+_RENAMED = {  # table -> keys of older versions, and what they are now
+    "judge": {"led_by_window_steps": "agree_within_steps"},
+    "paging": {"last_words_s": "deliver_within_s"},
+}
 _LARGEST_BYTES = 1 << 20  # one with every key and its comment has thirty thousand
 _TOML = Form(
     error=ConfigError,

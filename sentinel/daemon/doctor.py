@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import getpass
-import math
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sentinel.act.observation import Observation
 from sentinel.adapters.event_files.runs_folder import runs_below
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
 from sentinel.adapters.state_files import KILL, PAUSED, holds
 from sentinel.config import Config
-from sentinel.config.run_files import clock, source_log_of, state_dir_of
+from sentinel.config.run_files import state_dir_of
+from sentinel.daemon.doctor_readings import journal
 from sentinel.daemon.finding import Checked, Near, adapters_of, probes
 from sentinel.daemon.preconditions import faults_of
-from sentinel.daemon.wiring import observer_of
 from sentinel.durable import move, os_errors_named, write_atomically
-from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.choose.ladder import Rung
-from sentinel.plan.choose.mitigation import not_applied, overrides_for
-from sentinel.plan.facts import Facts
-from sentinel.plan.observation import JobsSeen, Life
-from sentinel.plan.restart.liveness import life_of
+from sentinel.plan.observation import JobsSeen
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
-from sentinel.vocabulary.overrides import Anchor
 
 
 def examine(config: Config, progress: Callable[[float], None] | None = None) -> list[Checked]:
@@ -164,83 +155,6 @@ def _file_operations(what: str, folder: Path) -> Checked:
     finally:
         shutil.rmtree(scratch)
     return Checked("ok", what, f"{folder}: write, sync and rename work, {links} ({time.monotonic() - began:.3f} s)")
-
-
-def journal(config: Config, near: Near) -> Iterator[Checked]:
-    """What the readings tell, read once: of the newest attempt, and of the ladder."""
-    look = observer_of(config, near()).look(clock())
-    yield from _newest_attempt(config, look)
-    yield from _ladder(config.policy.ladder, look.facts)
-
-
-def _newest_attempt(config: Config, look: Observation) -> Iterator[Checked]:
-    """Whether there are samples and a start report, whether the hook's version is the daemon's, and the job's state."""
-    attempt = look.history.latest
-    if attempt is None:
-        yield _no_attempt(config, look.verdict)
-        return
-    last = attempt.samples[-1] if attempt.samples else None
-    if last is None:
-        age = "no sample yet"
-    elif math.isfinite(last.time_unix_s):
-        age = f"its last sample is {clock() - last.time_unix_s:.0f} s old"
-    else:
-        age = f"its last sample, of step {last.global_step}, has no time"
-    yield Checked("ok", "journal", f"attempt {attempt.number}, {attempt.made} samples; {age}")
-    if attempt.started is None:
-        yield Checked("note", "start report", "the trainer has not reported its settings: a restart can't be proved")
-        return
-    ours, hooks = version("training-sentinel"), attempt.started.hook_version
-    both, differ = f"hook and daemon are both {ours}", f"the hook is {hooks or 'not reported'}, the daemon {ours}"
-    yield Checked("ok", "versions", both) if hooks == ours else Checked("note", "versions", differ)
-    jobs, known = look.facts.jobs, life_of(look.facts.liveness)
-    if not jobs.known:
-        yield Checked("note" if jobs.elsewhere else "bad", "job", jobs.why_unknown)
-    elif jobs.writers:
-        yield Checked("ok", "job", ", ".join(w.id + (" (waiting)" if w.pending else "") for w in jobs.writers))
-    elif known.life is Life.UNKNOWN:
-        yield Checked("bad", "job", known.sentence)
-    else:
-        yield Checked("note", "job", "no job of this run is running")
-
-
-def _no_attempt(config: Config, verdict: Verdict) -> Checked:
-    source = config.source
-    log = source_log_of(config, state_dir_of(config))
-    what, none = {
-        "log": ("log", f"{log}: no training step found, or no such file; see docs/SOURCES.md"),
-        "prometheus": ("Prometheus", f"{source.url} has no samples of run {config.run.name!r}, or does not answer"),
-        "journal": ("journal", "no attempt has begun yet; if the training already runs, see docs/ATTACH.md"),
-    }[source.kind]
-    if source.kind == "log" and verdict.kind is VerdictKind.BLIND:
-        none = verdict.reason
-    return Checked("bad", what, none)
-
-
-def _ladder(rungs: Sequence[Rung], facts: Facts) -> Iterator[Checked]:
-    """Whether each rung can be carried out, with the settings that the trainer has reported and can apply."""
-    refusals = [_refusal(rung, facts) for rung in rungs]
-    none_left = None not in refusals
-    for why in refusals:
-        if why is not None:
-            follows = "no rung is left" if none_left else "it is skipped, and the next rung is tried"
-            yield Checked("bad" if none_left else "note", "ladder", f"{why}; {follows}")
-    names = ", ".join(rung.name for rung in rungs)
-    yield Checked("ok", "ladder", f"{len(rungs)} rungs: {names}")
-
-
-def _refusal(rung: Rung, facts: Facts) -> str | None:
-    """Why the rung can't be carried out, a sentence that names it; None where it can, or where it restarts nothing."""
-    if not rung.restarts:
-        return None
-    anchor = Anchor(global_step=1, consumed_samples=1, consumed_tokens=1)
-    ids = {"incident": "doctor", "rollback": "doctor"}
-    try:
-        overrides = overrides_for(rung, facts.settings.baseline, **ids, anchor=anchor, new_seed=1, onset_past=2)
-    except ConfigError as error:
-        return str(error)
-    why = not_applied(overrides, facts.settings.baseline, facts.settings, facts.jobs.start)
-    return None if why is None else f"rung {rung.name!r}: {why}"
 
 
 def launcher(config: Config, near: Near) -> Iterator[Checked]:

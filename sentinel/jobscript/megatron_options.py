@@ -175,11 +175,11 @@ def changes_at(marked: Sequence[Marked], start: Literal["first", "later"]) -> tu
 
 
 def _schedules(wanted: Wanted, facts: ScriptFacts) -> Iterator[Marked]:
-    slw, min_lr = wanted.seqlen_warmup, facts.min_lr or 0.0
+    slw = wanted.seqlen_warmup
     if wanted.peak_lr is not None:
-        if wanted.peak_lr < min_lr:
-            raise ConfigError(f"Megatron refuses a peak LR of {wanted.peak_lr:g} below --min-lr {min_lr:g}")
         yield _set("--lr", wanted.peak_lr)
+        if facts.min_lr and facts.lr:  # as LrSchedule.with_peak; Megatron refuses a peak below it
+            yield _set("--min-lr", min(facts.min_lr * (wanted.peak_lr / facts.lr), wanted.peak_lr))
     if slw is not None:
         yield from _seqlen_warmup(slw, facts)
     if wanted.lr_warmup is not None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 _REMEMBERED_SPIKES = 64
-Led = tuple[tuple[str, int], ...]  # (signal, steps before the onset) of each that left its band, the earliest first
 
 
 class EventKind(StrEnum):
@@ -26,9 +25,6 @@ class Event:
     verdict_step: int  # The step whose sample showed it
     end_step: int | None = None  # The step by which it was over; None while it lasts
     recommend_rollback: bool = False
-    # Signals that left the detectors' bands before the loss did, the earliest first; an incident's are `moved_before`'s
-    led_by: tuple[str, ...] = ()
-    led_by_steps: tuple[int, ...] = ()  # How many steps before the onset each of them did
     reason: str  # A sentence that an on-call person can act on
 
     @property
@@ -49,11 +45,11 @@ class Findings:
     def events(self, lasting: Event | None = None) -> tuple[Event, ...]:
         return tuple(sorted([*self._events, *([lasting] if lasting else [])], key=lambda e: e.onset_range))
 
-    def spike(self, onset_range: tuple[int, int], end: int, reason: str, led: Led, *, is_event: bool) -> None:
+    def spike(self, onset_range: tuple[int, int], end: int, reason: str, *, is_event: bool) -> None:
         self.healed.append((onset_range, end))
         self.slowest_healed_steps = max(self.slowest_healed_steps, end - onset_range[1])
         if is_event:
-            self._events.append(spike(onset_range, end, reason, led))
+            self._events.append(spike(onset_range, end, reason))
 
     def change(self, step: int, what: str) -> None:
         self._events.append(regime_change(step, what))
@@ -67,7 +63,7 @@ class Findings:
     def end_plateau(self, step: int) -> None:
         self._end("plateau", step)
 
-    def raise_alarm(self, step: int, onset_range: tuple[int, int], reason: str, kind: EventKind, led: Led) -> None:
+    def raise_alarm(self, step: int, onset_range: tuple[int, int], reason: str, kind: EventKind) -> None:
         """A divergence is known at the step; one that lasts ends with it. One whose onset lies in a divergence that
         seemed to be over is the same: that goes on."""
         self.end_alarm(step)
@@ -79,7 +75,7 @@ class Findings:
         else:
             at = len(self._events)
             event = Event(kind=kind, onset_range=onset_range, verdict_step=step, recommend_rollback=True, reason=reason)
-            self._events.append(_led(event, led))
+            self._events.append(event)
         self._open_at["alarm"] = self._last_alarm_at = at
         self.alarm = self._events[at]
 
@@ -98,11 +94,6 @@ def regime_change(step: int, what: str) -> Event:
     return Event(kind=kind, onset_range=(step, step), verdict_step=step, end_step=step, reason=what)
 
 
-def spike(onset_range: tuple[int, int], end: int | None, reason: str, led: Led) -> Event:
+def spike(onset_range: tuple[int, int], end: int | None, reason: str) -> Event:
     late = onset_range[1]
-    event = Event(kind=EventKind.SPIKE, onset_range=onset_range, verdict_step=late, end_step=end, reason=reason)
-    return _led(event, led)
-
-
-def _led(event: Event, led: Led) -> Event:
-    return replace(event, led_by=tuple(name for name, _ in led), led_by_steps=tuple(steps for _, steps in led))
+    return Event(kind=EventKind.SPIKE, onset_range=onset_range, verdict_step=late, end_step=end, reason=reason)

@@ -8,7 +8,9 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
-from sentinel.judge.events import Event, regime_change
+from sentinel.judge.analysis.departures import FirstMoved
+from sentinel.judge.analysis.first_mover import moved_before, reads_from
+from sentinel.judge.events import Event, EventKind, regime_change
 from sentinel.judge.readings import Readings
 from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
@@ -16,6 +18,8 @@ from sentinel.judge.thresholds import Thresholds
 
 _KEPT_SAMPLES = 1 << 18  # Samples that a run can go back by and still be judged by all of its past
 _Kept = tuple[Series, Readings]  # A stretch of the present lineage, and the judge as it was before it
+_Found = tuple[Event, FirstMoved | None]
+_OF_THE_LOSS = (EventKind.SPIKE, EventKind.DIVERGENCE, EventKind.NAN)  # Events that something may have moved before
 
 
 class Replay:
@@ -29,13 +33,20 @@ class Replay:
         self._fresh = partial(Series, thresholds, planned=tuple(planned), references=references)
         self.series = self._fresh()  # The judge on the newest attempt's lineage
         self._kept: deque[_Kept] = deque()
-        self._gone: list[Event] = []
+        self._gone: list[_Found] = []
+        self._moved: dict[tuple[int, int], FirstMoved] = {}  # By the onset, where the readings near it are not kept
         self._attempt: int | None = None
         self.samples = 0  # Samples so far, of all attempts
 
     @property
     def events(self) -> tuple[Event, ...]:
-        return tuple(sorted([*self._gone, *self.series.events], key=lambda e: e.onset_range))
+        return tuple(sorted([*(e for e, _ in self._gone), *self.series.events], key=lambda e: e.onset_range))
+
+    @property
+    def found(self) -> tuple[_Found, ...]:
+        """The events, each with what moved first before it, as an incident records it; None where no loss moved."""
+        found = [*self._gone, *((event, self._moved_first(event)) for event in self.series.events)]
+        return tuple(sorted(found, key=lambda one: one[0].onset_range))
 
     def push(self, readings: Readings) -> None:
         if not len(readings):
@@ -45,7 +56,7 @@ class Replay:
         self.series.push_readings(readings)
         self.samples += len(readings)
         while len(self._kept) > 1 and sum(len(readings) for _, readings in self._kept) > _KEPT_SAMPLES:
-            self._kept.popleft()
+            self._forget_first()
 
     def end(self) -> None:
         self.series.end()
@@ -58,10 +69,26 @@ class Replay:
         self._attempt = attempt
         for event in self.series.events:
             if event.onset_range[1] >= first_step:
-                self._gone.append(replace(event, end_step=last_step) if event.end_step is None else event)
+                over = replace(event, end_step=last_step) if event.end_step is None else event
+                self._gone.append((over, self._moved_first(event)))
         what = f"attempt {attempt} begins at step {first_step}, the one before it had reached {last_step}"
-        self._gone.append(regime_change(first_step, what))
+        self._gone.append((regime_change(first_step, what), None))
+        self._moved = {onset: moved for onset, moved in self._moved.items() if onset[1] < first_step}
         self._set_back(first_step)
+
+    def _moved_first(self, event: Event) -> FirstMoved | None:
+        if event.kind not in _OF_THE_LOSS:
+            return None
+        known = self._moved.get(event.onset_range)
+        return known or moved_before([readings for _, readings in self._kept], event.onset_range)
+
+    def _forget_first(self) -> None:
+        """Drops the first stretch that is kept, once the events that its readings are near to have been analysed."""
+        last_step = int(self._kept[0][1].steps[-1])
+        for event in self.series.events:
+            if reads_from(event.onset_range) <= last_step and (moved := self._moved_first(event)) is not None:
+                self._moved[event.onset_range] = moved
+        self._kept.popleft()
 
     def _set_back(self, first_step: int) -> None:
         while self._kept and int(self._kept[-1][1].steps[0]) >= first_step:

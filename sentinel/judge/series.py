@@ -116,8 +116,7 @@ class Series:
         episode = self.episode
         if episode is None or self.alarm is not None:
             return self._findings.events()
-        led = self._leading.ahead_of(episode.onset_range)
-        return self._findings.events(spike(episode.onset_range, None, episode.waiting, led))
+        return self._findings.events(spike(episode.onset_range, None, episode.waiting))
 
     def compare_with(self, references: Sequence[Reference]) -> None:
         self.known.references = references  # they may have grown
@@ -280,8 +279,7 @@ class Series:
         findings, onset_range, reason = self._findings, finding.onset_range, finding.reason
         step = onset_range[1] if self.last_step is None else self.last_step
         if finding.kind is EventKind.SPIKE and finding.end_step is not None:
-            led = self._leading.ahead_of(onset_range)
-            findings.spike(onset_range, finding.end_step, reason, led, is_event=finding.is_event)
+            findings.spike(onset_range, finding.end_step, reason, is_event=finding.is_event)
         elif finding.kind is EventKind.PLATEAU and finding.end_step is None:
             findings.plateau(onset_range, step, reason)
         elif finding.kind is EventKind.PLATEAU:
@@ -290,7 +288,7 @@ class Series:
             findings.end_alarm(step)
         elif self.alarm is None or finding.supersedes:
             onset_range = self._earliest(onset_range, climbs=finding.kind is EventKind.NAN)
-            findings.raise_alarm(step, onset_range, reason, finding.kind, self._leading.ahead_of(onset_range))
+            findings.raise_alarm(step, onset_range, reason, finding.kind)
 
     def _earliest(self, onset_range: tuple[int, int], *, climbs: bool) -> tuple[int, int]:
         """Of all that is under way: a verdict is on the whole, not on its last symptom. `climbs`: uncalled ones too."""

@@ -106,8 +106,8 @@ class Thresholds:
     verdict is blind. `sentinel replay --loss NAME` allows it.
     """
 
-    led_by_window_steps: Annotated[int, AT_LEAST_0] = 50
-    """How far before the onset another signal's departure still counts as having led it (steps)."""
+    agree_within_steps: Annotated[int, AT_LEAST_0] = 50
+    """How far before the onset another signal may have left its band and still agree with the loss (steps)."""
 
     stalled_after_s: Annotated[float, POSITIVE_OR_INF] = 600.0
     """Seconds without a sample, from a job that is alive, before it is called stalled.

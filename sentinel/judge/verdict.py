@@ -40,6 +40,7 @@ class Context:
     attempt: int | None = None  # The newest attempt; None before the first
     taken_back: str | None = None  # The incident whose undo took the newest attempt back; None where none did
     finished_reason: str | None = None  # How the newest attempt ended, "finished" only at its planned end
+    gone: bool = False  # Whether the newest attempt's process or job is seen to have ended: a job that lives is another
     unclosed: str | None = None  # Why a planned end is no end, as a sentence: its data is not accounted for
     # When the newest attempt's last sample came: `now` less the silence of the journal or log that it is read from, by
     # the filesystem's clock and this machine's monotonic one. Of Prometheus, when it was scraped, by Prometheus's
@@ -128,12 +129,7 @@ def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answe
     if alive is False:
         return _job_is_gone(context)
     if ended is not None:  # its own end, or another attempt's beginning
-        new = f"attempt {attempt} has ended, and the job that is there has begun no other yet"
-        if (stalled := _stalled(context, thresholds)) is not None:
-            return stalled
-        seen_s = 0.0 if context.job_seen_unix_s is None else context.now_unix_s - context.job_seen_unix_s
-        late = alive and seen_s >= thresholds.first_sample_within_s
-        return (VerdictKind.BLIND, f"{new}, for {seen_s:.0f} s") if late else (VerdictKind.STARTING, new)
+        return _between_attempts(context, thresholds)
     if context.elsewhere and (unheard := _silence(context, thresholds)) is not None:
         return VerdictKind.BLIND, unheard
     if context.elsewhere and attempt is None:
@@ -144,7 +140,18 @@ def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answe
         return VerdictKind.BLIND, context.why_unknown
     if context.last_sample_unix_s is None:
         return _starting(context, thresholds)
-    return _stalled(context, thresholds)
+    stalled = _stalled(context, thresholds)
+    return _between_attempts(context, thresholds) if stalled is not None and context.gone else stalled
+
+
+def _between_attempts(context: Context, thresholds: Thresholds) -> _Answer:
+    """Of a job that is there after the newest attempt's end, and has begun no other: the time of a start is counted
+    from when the job is seen, not from the ended attempt's last step, which may be days ago."""
+    new = f"attempt {context.attempt} has ended, and the job that is there has begun no other yet"
+    seen_s = 0.0 if context.job_seen_unix_s is None else context.now_unix_s - context.job_seen_unix_s
+    if not (context.job_alive and seen_s >= thresholds.first_sample_within_s):
+        return VerdictKind.STARTING, new
+    return _stalled(context, thresholds) or (VerdictKind.BLIND, f"{new}, for {seen_s:.0f} s")
 
 
 def _planned_end(context: Context) -> _Answer:

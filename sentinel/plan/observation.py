@@ -46,6 +46,10 @@ class AttemptSeen:
     process_state: ProcessState | None = None  # None where it named neither a job nor a process
     grew_after_end: bool = False  # whether samples of it came after its job or process was seen gone
 
+    @property
+    def is_gone(self) -> bool:
+        return self.process_state is not None and self.process_state.life is Life.GONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSeen:
@@ -212,6 +216,7 @@ class FoldersSeen:
     checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step
     place: Place | None = None  # the save folder as it is now; None where nobody asked
     latest_tag: str | None = None  # what `latest` says; None when there is no such file
+    by_newest: bool = False  # whether no file or link names the checkpoint: a restart resumes from the newest
     disagreement: str | None = None  # how `latest` and the other trackers contradict one another, as a sentence
     room_problem: str | None = None  # what there is too little of for the coming saves; None also where not looked at
     quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints

@@ -16,7 +16,7 @@ from sentinel.plan.incident.incident import Incident, Rollback
 from sentinel.plan.restart.forecast import lost_so_far
 from sentinel.reports.attempts import AttemptRow, attempt_rows
 from sentinel.reports.bisect import chapter
-from sentinel.reports.past import Past, moved_first
+from sentinel.reports.past import Past
 from sentinel.vocabulary.texts import markdown
 
 
@@ -61,7 +61,7 @@ def _chapter(incident: Incident, attempts: Sequence[AttemptRow], past: Past) -> 
     yield ""
     yield f"- **What broke:** {markdown(incident.reason)}"
     yield f"- **When:** {markdown(_when(incident))}"
-    yield f"- **What led:** {markdown(moved_first(incident, past).sentence)}"
+    yield f"- **What led:** {markdown(incident.leading.sentence)}"
     yield f"- **What it cost:** {_cost(incident, past)}"
     yield f"- **What helped:** {markdown(_helped(incident))}"
     yield ""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.judge.analysis.correlation.columns import ratios
-from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.judge.analysis.first_mover import moved_before
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.history import Attempt, History
@@ -21,7 +20,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge_past
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.log_events import IncidentEvent, Opened
 from sentinel.sources.column_source import ColumnSource
 
 
@@ -45,7 +44,8 @@ class Past:
 
     stretches: tuple[Readings, ...]  # each of one attempt; with a loss ratio, counted anew where the source has none
     history: History  # the attempts with all that is no sample: starts, layers, validations, checkpoints, ends
-    events: tuple[IncidentEvent, ...]  # the incident log
+    # The incident log, with what moved first where an older version has not recorded it, by the same analysis.
+    events: tuple[IncidentEvent, ...]
     incidents: tuple[Incident, ...]
     unreadable: int  # lines of the source that could not be read
     notes: tuple[str, ...]
@@ -69,20 +69,36 @@ class Past:
 
 def read_past(source: ColumnSource, events: Sequence[IncidentEvent]) -> Past:
     source.fields = (*COLUMNS, *CARRIED)
-    stretches, incidents = [readings for readings in source if len(readings)], fold(events)
+    stretches = [readings for readings in source if len(readings)]
     history = History()
     for readings in stretches:
         history.attempts.setdefault(readings.attempt, Attempt(readings.attempt))
     for record in source.others:
         history.push(record)
-    return Past(
+    past = Past(
         stretches=tuple(_with_ratios(stretches)),
         history=history,
         events=tuple(events),
-        incidents=incidents,
+        incidents=fold(events),
         unreadable=source.unreadable,
         notes=tuple(source.notes),
     )
+    if not any(_lacks_moved_first(event) for event in events):
+        return past
+    analysed = tuple(_with_moved_first(event, past) for event in events)
+    return replace(past, events=analysed, incidents=fold(analysed))
+
+
+def _lacks_moved_first(event: IncidentEvent) -> bool:
+    """Whether an older version has opened the incident: it recorded no more than names, of another analysis."""
+    return isinstance(event, Opened) and event.moved_first is None and event.onset_range is not None
+
+
+def _with_moved_first(event: IncidentEvent, past: Past) -> IncidentEvent:
+    if not isinstance(event, Opened) or event.onset_range is None or not _lacks_moved_first(event):
+        return event
+    line = past.descent_of(event.attempt)
+    return replace(event, moved_first=moved_before(line, event.onset_range)) if line else event
 
 
 def _with_ratios(stretches: Sequence[Readings]) -> list[Readings]:
@@ -106,18 +122,6 @@ def _with_ratios(stretches: Sequence[Readings]) -> list[Readings]:
 def joined(stretches: Sequence[Readings], name: str) -> Any:
     """One column of all stretches, (n,); nan where it was not measured."""
     return np.concatenate([r.values(name) for r in stretches]) if stretches else np.zeros(0)
-
-
-_NOTHING = FirstMoved(departures=(), stayed=(), unjudged=())
-
-
-def moved_first(incident: Incident, past: Past) -> FirstMoved:
-    """As the incident log has recorded it; by the same analysis where an older version has not."""
-    if incident.moved_first is not None:
-        return incident.moved_first
-    line = past.descent_of(incident.attempt)
-    onset = incident.onset_range
-    return moved_before(line, onset) if line and onset is not None else _NOTHING
 
 
 def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str | None], list[dict[str, Any]]]:
@@ -148,13 +152,15 @@ _VERDICTS = {
 
 
 def _finding(event: Event, attempt: int, past: Past) -> dict[str, Any]:
-    last = int(past.of_attempt(attempt)[-1].steps[-1])
+    stretches = past.of_attempt(attempt)
+    first, last = int(stretches[0].steps[0]), int(stretches[-1].steps[-1])
     end = last if event.end_step is None else min(event.end_step, last)
     return asdict(event) | {
         "kind": str(event.kind),
         "verdict": _VERDICTS.get(event.kind),
         "attempt": attempt,
         "onset_step": event.onset_step,
+        "from_step": max(first, event.onset_step),  # of what the attempt made: an onset may lie before it
         "until_step": max(end, event.onset_step),
         "lasts": event.end_step is None,
     }

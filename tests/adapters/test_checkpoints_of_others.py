@@ -289,6 +289,19 @@ def test_what_two_ranks_saved_is_whole_and_what_they_were_killed_in_is_not(tmp_p
     assert seen.latest() == "step-40"  # as TorchTitan would have it
 
 
+@pytest.mark.parametrize(("make", "by_newest"), [(torchtitan, True), (torch_dist, False), (composer_sharded, True)])
+def test_a_folder_of_saves_says_whether_anything_names_the_one_to_resume(
+    tmp_path: Path, make: Callable[..., Path], by_newest: bool
+) -> None:
+    """Megatron's get their tracker where there is none, so a rollback names one."""
+    make(tmp_path, 10)
+    for tracker in (*tmp_path.glob("latest*"), *tmp_path.glob("*.txt")):
+        tracker.unlink()
+    assert Checkpoints(tmp_path).look().by_newest is by_newest
+    (tmp_path / "latest").write_text("step-10")
+    assert Checkpoints(tmp_path).look().by_newest is False
+
+
 def test_torch_dist_with_its_common_file_is_still_asked_for_it(tmp_path: Path) -> None:
     tag = torch_dist(tmp_path, 10)
     assert Checkpoints(tmp_path).verify(tag.name).verified

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger
 from sentinel.act.undo import quarantine_of, take_back
+from sentinel.act.undo_preview import preview
 from sentinel.config import load_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
@@ -33,6 +36,19 @@ def rollback(number: int, *moved: str) -> Rollback:
         begun=True,
         moved_tags=moved,
     )
+
+
+def named(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.name.startswith(("global_step", "overrides"))}
+
+
+def moved(lines: list[str], there: set[Path]) -> set[Path]:
+    """The paths after the moves that the lines say, in their order; each moves what is there to where nothing is."""
+    for line in (line for line in lines if " -> " in line):
+        source, destination = (Path(text) for text in line.split(" -> "))
+        assert destination not in there
+        there = there - {source} | {destination} if source in there else pytest.fail(line)
+    return there
 
 
 def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Path) -> None:
@@ -74,7 +90,6 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
         onset_tokens=None,
         best_mean=None,
         reason="…",
-        led_by=(),
         baseline=Baseline(),
         rollbacks=[first, second],
     )
@@ -82,7 +97,13 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
     ledger = Ledger(near.incident_log.append, lambda: 1.0, lambda _: None)
     observer = Observer(near, Thresholds(gone_after_s=0.001, quiet_s=0.001))
     observer.look(3.0)
+    as_it_was = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+    lines = list(preview([incident], near))
+    assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")} == as_it_was
+    would_be = moved(lines, named(tmp_path))
     take_back(incident, near, observer, ledger)
+    assert would_be == named(tmp_path)
+    assert f"{tmp_path}/c/latest says 'global_step30' again" in lines
     there = {path.parent.name: path.read_text() for path in (tmp_path / "c").glob("global_step*/by")}
     assert there == {f"global_step{step}": "the run" for step in (10, 20, 30)}
     assert (tmp_path / "c" / "latest").read_text() == "global_step30"

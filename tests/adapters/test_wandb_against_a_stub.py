@@ -29,7 +29,6 @@ OPENED = {
     "onset_range": [300, 310],
     "alarm_step": 340,
     "reason": "the loss rose from 2.0 to 7.0",
-    "led_by": ["grad_norm"],
 }
 CLOSED = {
     "event": "closed",
@@ -98,7 +97,7 @@ def test_an_incident_is_a_run_of_its_own_over_the_trainers_loss_and_a_second_pus
     assert points == [(i, 2 * i, 7.0) for i in range(150, 171)]
     assert (drawn.display_name, drawn.job_type, drawn.group) == ("tr8: incident-1", "incident", "")
     assert drawn.tags == ["sentinel", "incident-1", "open"]
-    assert "onset at step 300 to 310, seen at 340: the loss rose from 2.0 to 7.0; led by grad_norm" in drawn.notes
+    assert "onset at step 300 to 310, seen at 340: the loss rose from 2.0 to 7.0" in drawn.notes
     assert drawn.state == "finished"
 
     asked = len(stub.asked)

@@ -50,6 +50,10 @@ def test_a_running_job_is_timed_from_when_it_was_first_seen(tmp_path: Path) -> N
     now_s[0] = 1030.0
     assert witnessing.job_seen_unix_s(JobsSeen(known=False), 90.0) is None
     assert witnessing.job_seen_unix_s(one, 90.0) == 60.0
+    both = JobsSeen(writers=(WriterSeen(id="job 1"), WriterSeen(id="job 3")))
+    assert [witnessing.job_seen_unix_s(jobs, 90.0) for jobs in (both, one)] == [90.0, 90.0]
+    now_s[0] = 1040.0
+    assert witnessing.job_seen_unix_s(one, 100.0) == 90.0  # one of two has ended
     assert witnessing.job_seen_unix_s(JobsSeen(writers=(WriterSeen(id="job 2"),)), 90.0) == 90.0
 
 

@@ -13,7 +13,8 @@ from sentinel.cli.tune import search
 from sentinel.config import Config, load_config
 from sentinel.plan.choose.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.sample import RunStarted, encode
+from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, encode
+from tests.support.curves import sample
 
 RUN = '[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "state"\n'
 
@@ -67,6 +68,47 @@ def test_a_program_of_the_commands_that_is_not_there_is_found_before_it_is_neede
     (tmp_path / "own" / "start").symlink_to("/bin/true")
     told = CliRunner().invoke(app, ["doctor", "--run", str(tmp_path / "a.toml"), "--json"]).stdout
     assert ("[commands] start" in told, "[commands] stop: program 'no-such-qdel' not found" in told) == (False, True)
+
+
+def doctored(folder: Path, policy: str, *records: Record) -> dict[str, tuple[str, str]]:
+    """{what was checked: answer and sentence}, of an attempt that has left these records."""
+    configured(folder, f"[launcher]\ncommand = ['true']\n{policy}")
+    (folder / "state" / "attempts").mkdir(parents=True, exist_ok=True)
+    (folder / "state" / "attempts" / "0001.jsonl").write_text("".join(f"{encode(record)}\n" for record in records))
+    told = CliRunner().invoke(app, ["doctor", "--run", str(folder / "a.toml"), "--json"])
+    return {finding["what"]: (finding["answer"], finding["sentence"]) for finding in json.loads(told.stdout)}
+
+
+def test_an_attempt_without_a_sample_is_told_what_measures_a_step(tmp_path: Path) -> None:
+    started = RunStarted(attempt=1, time_unix_s=1.0)
+    saved = CheckpointSaved(attempt=1, global_step=10, time_unix_s=2.0, tag="step-10")
+    for records, answer, says in (
+        ((started,), "note", "attempt 1 is there and has made no sample yet"),
+        ((started, saved), "bad", "attempt 1 has saved step-10 and has made no sample: its steps are not measured"),
+    ):
+        found = doctored(tmp_path, "", *records)["journal"]
+        assert found[0] == answer
+        assert found[1].startswith(says)
+        assert "hook.loss(loss) is called before each loss.backward()" in found[1]
+    assert doctored(tmp_path, "", started, sample(1, 3.0))["journal"][0] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("mode", "applies", "answer", "says"),
+    [
+        ("act", (), "bad", "mine.py applies nothing of overrides.json: a restart can change the checkpoint alone"),
+        ("observe", (), "note", "trainer_hooks.decisions(…), given to attach"),
+        ("act", None, "note", "mine.py does not say which keys of overrides.json it applies"),
+        ("act", ("lr", "seed"), "ok", "mine.py applies lr, seed"),
+    ],
+)
+def test_that_a_trainer_would_ignore_what_is_decided_is_said_before_the_first_incident(
+    tmp_path: Path, mode: str, applies: tuple[str, ...] | None, answer: str, says: str
+) -> None:
+    started = RunStarted(attempt=1, time_unix_s=1.0, applies=applies, trainer="mine.py", seed=1)
+    found = doctored(tmp_path, f'[policy]\nmode = "{mode}"\n', started, sample(1, 3.0))
+    assert found["changes"][0] == answer
+    assert says in found["changes"][1]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_the_incident_is_told_with_plan_suspects_and_commands(browser: Browser, 
             "reseed",
             "the order of the data did it",
             "3,152 \u2013 3,295",
+            "led by adam_variance_max 6 steps before",
         ):
             assert expected in told
         assert "sentinel undo incident-1 --run" in told

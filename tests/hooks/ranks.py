@@ -211,7 +211,7 @@ def split(fan: int) -> dict[str, Any]:
 def next_group_of_the_user() -> float:
     """A group that the training makes next, and its sum."""
     ones = torch.ones(1)
-    group = dist.new_group(timeout=timedelta(seconds=30))
+    group = dist.new_group(timeout=timedelta(seconds=120))
     dist.all_reduce(ones, group=group)
     return ones.item()
 

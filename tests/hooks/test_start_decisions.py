@@ -75,6 +75,7 @@ def test_where_nothing_is_decided_all_is_as_it_is(tmp_path: Path) -> None:
         ({"once": {"reset_moments": True}}, "reset_moments"),
         ({"seqlen": FixedLinear(start=8, full=16, total_steps=9)}, "full_seqlen"),
         ({"lr": LrSchedule(peak=0.01, warmup=0, decay_end=0)}, r"decisions\.apply"),
+        ({"qk_clip": 100.0}, r"decisions\.by_loop\('qk_clip'\)"),
     ],
 )
 def test_a_change_that_no_call_applies_ends_the_start_before_the_first_step(
@@ -83,8 +84,9 @@ def test_a_change_that_no_call_applies_ends_the_start_before_the_first_step(
     decide(tmp_path, **decided)
     net, optimizer = training()
     start = decisions(tmp_path, step=STEP)
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match=why) as refused:
         attach(model=net, optimizer=optimizer, decisions=start, state_dir=tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'overrides.json'}: ")
 
 
 def test_the_optimizers_numbers_are_set_and_the_moments_are_zero(tmp_path: Path) -> None:

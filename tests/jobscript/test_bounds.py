@@ -198,14 +198,12 @@ def test_a_run_without_a_minimum_takes_any_peak(peak: float) -> None:
     assert SetOption(flag="--lr", value=repr(peak)) in made
 
 
-@pytest.mark.parametrize(("peak", "minimum", "taken"), [(1e-5, 1e-5, True), (1e-5, 1.1e-5, False)])
-def test_a_peak_is_not_below_the_minimum(peak: float, minimum: float, taken: bool) -> None:
-    facts, wanted = ScriptFacts(**SHOWN, train_iters=9, min_lr=minimum), Wanted(peak_lr=peak)
-    if taken:
-        assert megatron_changes(wanted, facts)
-    else:
-        with pytest.raises(ConfigError, match="below --min-lr"):
-            megatron_changes(wanted, facts)
+@pytest.mark.parametrize("minimum", [6e-6, 6e-5])
+def test_the_minimum_scales_with_the_peak_and_is_never_above_it(minimum: float) -> None:
+    facts, peak = ScriptFacts(**SHOWN, train_iters=9, min_lr=minimum), SHOWN["lr"] / 64
+    made = changes_at(megatron_changes(Wanted(peak_lr=peak), facts), "first")
+    (written,) = (float(c.value or 0) for c in made if isinstance(c, SetOption) and c.flag == "--min-lr")
+    assert (written, written <= peak) == (minimum / 64, True)
 
 
 @pytest.mark.parametrize(

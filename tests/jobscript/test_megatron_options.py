@@ -74,8 +74,9 @@ def test_a_seed_stays_and_a_loss_scale_is_for_one_start() -> None:
 @pytest.mark.parametrize("name", ["lr-scheduler", "opt_param-scheduler", "opt-param-scheduler"])
 def test_a_lower_lr_overrides_the_checkpoint_once(name: Any) -> None:
     wanted, run_ = Wanted(peak_lr=3e-5), replace(RUN, lr_scheduler=name)
-    assert first(wanted, run_) == {"--lr": "3e-05", f"--override-{name}": None, f"--use-checkpoint-{name}": "removed"}
-    assert later(wanted, run_) == {"--lr": "3e-05"}
+    lowered = {"--lr": "3e-05", "--min-lr": "3e-06"}
+    assert first(wanted, run_) == {**lowered, f"--override-{name}": None, f"--use-checkpoint-{name}": "removed"}
+    assert later(wanted, run_) == lowered
 
 
 def test_the_newer_schedulers_change_the_weight_decay_only_where_they_are_overridden() -> None:
@@ -179,7 +180,6 @@ def test_deepspeed_reads_the_staircase_as_the_schedule(schedule: SeqlenSchedule)
 
 
 REFUSED: list[tuple[Wanted, ScriptFacts, str]] = [
-    (Wanted(peak_lr=1e-6), RUN, "below --min-lr"),
     (Wanted(lr_warmup=replace(LONGER, warmup=126_953_125)), RUN, "would not end before the decay"),
     (Wanted(lr_warmup=replace(LONGER, warmup=500_000, unit="steps")), BY_STEPS, "would not end before the decay"),
     (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, start=60))), RUN, "multiples of 8"),
@@ -204,6 +204,7 @@ def test_a_real_script_gets_all_of_it_and_its_follow_up_goes_without_what_was_fo
     wanted = {
         "seed": 44,
         "lr": 3e-5,
+        "min_lr": 3e-6,
         "adam_beta2": 0.95,
         "clip_grad": 0.5,
         "rampup_batch_size": None,

@@ -108,10 +108,12 @@ def test_what_an_engine_takes_from_its_checkpoint_no_script_changes_on_a_resume(
 
 def test_a_seed_and_a_lower_lr_are_the_only_lines_that_change() -> None:
     assert OWN.lr is not None
-    standing = TrainingSettings(lr=replace(OWN.lr, peak=3e-5))
+    standing = TrainingSettings(lr=OWN.lr.with_peak(3e-5))
     made = new_scripts(SCRIPT, overrides(standing, Once(id="incident-1-r1", seed=44)))
-    assert set(changed(made.first.diff)) == {"--seed 44", "--lr 3e-05", "--override-lr-scheduler"}
-    assert set(changed(made.later.diff)) == {"--seed 44", "--lr 3e-05"}
+    lowered = {"--seed 44", "--lr 3e-05", "--min-lr 3e-06"}
+    assert set(changed(made.first.diff)) == {*lowered, "--override-lr-scheduler"}
+    assert set(changed(made.later.diff)) == lowered
+    assert baseline_of_script(made.first.text).lr == standing.lr
 
 
 def decided(rung: Rung, text: str = SCRIPT, anchor: Anchor = ANCHOR) -> Overrides:
@@ -316,7 +318,7 @@ def test_a_lower_peak_beside_slw_is_written_with_it() -> None:
     for peak in (6e-5, 3e-5):
         standing = with_slw(TrainingSettings(lr=replace(OWN.lr, peak=peak), seqlen=seqlen), OWN, ANCHOR)
         lines[peak] = set(changed(new_scripts(SCRIPT, overrides(standing)).first.diff))
-    assert lines[3e-5] - lines[6e-5] == {"--lr 3e-05"}
+    assert lines[3e-5] - lines[6e-5] == {"--lr 3e-05", "--min-lr 3e-06"}
     assert lines[6e-5] - lines[3e-5] == set()
 
 

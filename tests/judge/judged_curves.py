@@ -40,7 +40,7 @@ UNUSUAL: dict[str, dict[str, float]] = {
     "mixed 55": {"climb_sigmas": 2.0, "climb_tolerance": 0.0},
     "mixed 56": {"climb_sigmas": math.inf},
     "mixed 57": {"outright_factor": 3.0, "hopeless_loss": 5.0},
-    "mixed 58": {"led_by_window_steps": 200},
+    "mixed 58": {"agree_within_steps": 200},
     "mixed 59": {"skipped_run_steps": 1},
     **{f"steady noise {n}": {"climb_sigmas": 1.2, "climb_tolerance": 0.0} for n in range(3)},
 }
@@ -319,9 +319,7 @@ def _lines(samples: list[Sample], series: Series, thresholds: Thresholds) -> Ite
 
 def _line(event: Event) -> str:
     early, late = event.onset_range
-    led = ", ".join(f"{name} -{ahead}" for name, ahead in zip(event.led_by, event.led_by_steps, strict=True))
-    known = f"known {event.verdict_step} over {event.end_step} led by [{led}]"
-    return f"{event.kind.value} {early}..{late} {known}: {event.reason}"
+    return f"{event.kind.value} {early}..{late} known {event.verdict_step} over {event.end_step}: {event.reason}"
 
 
 RECORD = Record("judged_curves.txt", said)

@@ -53,7 +53,7 @@ def thresholds_of(rng: random.Random) -> Thresholds:
         rewarm_tolerance=0.25,
         lengthening_tolerance=0.125,
         curriculum_tolerance=0.25,
-        led_by_window_steps=rng.choice((0, 8, 16)),
+        agree_within_steps=rng.choice((0, 8, 16)),
     )
 
 
@@ -225,8 +225,7 @@ def _past(series: Series, samples: list[Sample], thresholds: Thresholds) -> Iter
     series.end()
     yield f"{lasting} lasting, then {sum(event.end_step is None for event in series.events)}; healed {series.healed}"
     for event in series.events:
-        led = dict(zip(event.led_by, event.led_by_steps, strict=True))
-        known = f"{event.onset_range} {event.verdict_step} {event.end_step} {event.recommend_rollback} {led}"
+        known = f"{event.onset_range} {event.verdict_step} {event.end_step} {event.recommend_rollback}"
         yield f"{event.kind.value} {known} {_figures(event.reason)}"
         if event.kind in (EventKind.DIVERGENCE, EventKind.SPIKE):
             found = first_moved_of_readings(

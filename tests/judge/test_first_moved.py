@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
+from sentinel.judge.analysis.departures import Departure, FirstMoved
 from sentinel.judge.analysis.first_mover import SIGNALS, first_moved, first_moved_of_readings
 from sentinel.judge.readings import stretches_of
 from sentinel.vocabulary.sample import Sample
@@ -133,3 +134,26 @@ def test_a_signal_that_was_exactly_0_has_moved_as_far_as_can_be_said(size: float
     assert only.first_step == 1090
     assert abs(only.deviations) > 1e7
     assert math.copysign(1, only.deviations) == math.copysign(1, size)
+
+
+LED = Departure(signal="grad_norm", first_step=90, steps_before_onset=10, deviations=7.0)
+OF_LOSS = Departure(signal="loss", first_step=95, steps_before_onset=5, deviations=9.0)
+
+
+@pytest.mark.parametrize(
+    ("departures", "stayed", "unjudged", "sentence"),
+    [
+        ((LED, OF_LOSS), ("lr",), (), "led by grad_norm 10 steps before (7 deviations of its own noise)"),
+        ((OF_LOSS,), ("lr",), (), "no signal left its noise before the loss"),
+        (
+            *((OF_LOSS,), ("lr",), ("update_norm",)),
+            "no signal left its noise before the loss; too few readings to judge update_norm",
+        ),
+        ((OF_LOSS,), (), (), "what moved first is unknown: no signal but the loss was measured"),
+        ((), (), ("loss", "lr"), "what moved first is unknown: too few readings before the onset"),
+    ],
+)
+def test_what_led_is_said_with_its_doubt(
+    departures: tuple[Departure, ...], stayed: tuple[str, ...], unjudged: tuple[str, ...], sentence: str
+) -> None:
+    assert FirstMoved(departures=departures, stayed=stayed, unjudged=unjudged).sentence == sentence

@@ -124,6 +124,36 @@ def test_a_climb_into_nan_that_began_with_a_spike_keeps_the_onset_of_the_spike()
     assert spike[1] == 1300
 
 
+def after_a_spike(noise: float, seed: int, course: Callable[[int], float]) -> Series:
+    """2.5 nats, times what `course` says of the steps since 600."""
+    rng, series = random.Random(seed), Series(Thresholds())
+    for step in range(1, 2000):
+        level = 2.5 * (course(step - 600) if step >= 600 else 1.0)
+        series.push(sample(step, level * (1 + rng.gauss(0, noise))))
+    return series
+
+
+COURSES: dict[str, Callable[[int], float]] = {
+    "falls back to 2 % above": lambda s: 1.02 + 0.8 * math.exp(-s / 15),
+    "falls back by half": lambda s: 1.5 if s < 20 else 1.2,
+    "is back, and drifts up by 3 % from there": lambda s: 1.5 if s < 20 else 1 + 0.03 * min(1, s / 400),
+}
+
+
+@pytest.mark.parametrize("course", COURSES)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_divergence_that_began_as_a_spike_keeps_its_onset(course: str, seed: int) -> None:
+    alarm = after_a_spike(0.005, seed, COURSES[course]).alarm
+    assert alarm is not None
+    assert alarm.onset_range == (600, 600)
+
+
+def test_a_spike_that_was_back_for_longer_than_a_patience_is_no_onset() -> None:
+    alarm = after_a_spike(0.005, 0, lambda s: 1.5 if s < 20 else 1 + 0.03 * max(0, min(1, (s - 400) / 400))).alarm
+    assert alarm is not None
+    assert alarm.onset_range[0] > 900
+
+
 @pytest.mark.parametrize(
     ("losses", "alarm_step"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sentinel.judge import replay as replay_module
 from sentinel.judge.events import EventKind
 from sentinel.judge.readings import Readings
 from sentinel.judge.replay import Replay
@@ -132,3 +134,35 @@ def test_a_run_that_is_already_sick_when_it_is_first_seen_is_known_when_it_was_b
     divergence = next(e for e in replay.events if e.recommend_rollback)
     assert abs(divergence.onset_step - 2401) <= 5
     assert divergence.verdict_step - 2401 <= 100
+
+
+@pytest.mark.parametrize("kept", [1 << 18, 256])
+def test_what_moved_first_is_known_of_a_divergence_that_was_rolled_back_and_of_one_long_past(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient leaves its noise at step 1465, the loss at 1490; then the run goes back, or on for 2,000 steps."""
+    monkeypatch.setattr(replay_module, "_KEPT_SAMPLES", kept)
+    rng = random.Random(1)
+
+    def made(attempt: int, steps: range, ill: range) -> Readings:
+        made = [
+            Sample(
+                attempt=attempt, global_step=s, time_unix_s=0.0, loss=3 + rng.gauss(0, 0.01) + (s in ill),
+                grad_norm=1 + rng.gauss(0, 0.05) + 2 * (s in range(ill.start - 25, ill.stop)),
+            )
+            for s in steps
+        ]  # fmt: skip
+        return Readings.of(made)
+
+    ill, replay = range(1490, 1800), Replay(Thresholds())
+    for first in range(1, 4000, 64):
+        replay.push(made(1, range(first, first + 64), ill))
+    (long_past,) = [(e, moved) for e, moved in replay.found if e.kind is EventKind.DIVERGENCE]
+    replay = Replay(Thresholds())
+    replay.push(made(1, range(1, 1700), ill))
+    replay.push(made(2, range(1400, 1900), range(0)))
+    (rolled_back,) = [(e, moved) for e, moved in replay.found if e.kind is EventKind.DIVERGENCE]
+    for event, moved in (long_past, rolled_back):
+        assert event.onset_range[1] == 1490
+        assert moved is not None
+        assert [(d.signal, d.steps_before_onset) for d in moved.leading] == [("grad_norm", 25)]

@@ -192,7 +192,6 @@ class Drawn:
             batch_samples=self.maybe(16, 0.8),
             best_mean=3.6,
             reason="it does not come back",
-            led_by=(),
             baseline=self.baseline(),
             status=self.one("open", "open", "open", "open", "decided", "stopped"),
         )

@@ -93,7 +93,7 @@ def test_what_led_is_found_once_and_is_the_same_wherever_the_incident_is_read() 
     book = Book()
     book.ledger.record(events.opened(1, 1, Baseline(), None, reason="it stays up", verdict=verdict, onset=onset))
     assert book.incident.moved_first == onset.moved_first
-    assert book.incident.led_by == ("grad_norm",)
+    assert book.incident.leading.led_by == ("grad_norm",)
     (led,) = book.incident.moved_first.leading
     assert (led.first_step, led.steps_before_onset) == (1451, 49)
     page = page_for(book.events[0], "tr8")
@@ -107,7 +107,7 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
     book.open()
     opened = book.incident
     assert (opened.status, opened.onset_range, opened.onset_tokens, opened.best_mean) == ("open", (47, 49), 490, 3.0)
-    assert (opened.led_by, opened.baseline, opened.current) == ((), Baseline(seed=3, lr=LR), None)
+    assert (opened.leading.led_by, opened.baseline, opened.current) == ((), Baseline(seed=3, lr=LR), None)
     book.ledger.record(events.decided("incident-1", DECISION))
     assert book.incident.status == "decided"
     assert book.incident.current == DECISION

@@ -591,6 +591,16 @@ def test_a_warmup_by_tokens_is_not_counted_anew_where_random_ltd_has_dropped_som
     assert made(replace(told, random_ltd=ltd), lr_factor=0.5).standing.lr == replace(by_tokens, peak=5e-3)
 
 
+def test_a_lower_lr_multiplies_the_whole_curve_the_minimum_too() -> None:
+    own = LrSchedule(peak=4e-3, warmup=60, decay_start=60, decay_end=240, minimum=4e-4)
+    baseline = replace(WHOLE, lr=own)
+    lowered = made(baseline, lr_factor=0.125)  # to a peak of 5e-4, which is nearly the old minimum
+    assert lowered.standing.lr is not None
+    for step in (30, 61, 150, 240, 300):
+        assert lowered.standing.lr.lr(step=step) == pytest.approx(own.lr(step=step) / 8)
+    assert changes(lowered, baseline)[-1] == "peak lr 0.004 -> 0.0005, and with it the minimum 0.0004 -> 5e-05"
+
+
 LOWERED = replace(WHOLE, lr=replace(WHOLE.lr, peak=2.5e-3), own_peak_lr=1e-2, own_lr_warmup=20, own_clip_grad=2.0)
 AT = {"incident": "incident-2", "rollback": "incident-2-r1", "anchor": Anchor(global_step=30), "new_seed": 9}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -24,9 +24,10 @@ DECISION = {
 }
 
 
-OPENED = event(
-    "opened", onset_range=[41, 52], alarm_step=60, reason="the loss is nan", led_by=["loss_scale"], attempt=1
-)
+LED = {"signal": "loss_scale", "first_step": 33, "steps_before_onset": 19, "deviations": "inf"}
+MOVED = {"departures": [LED], "stayed": [], "unjudged": []}
+ONSET: dict[str, Any] = {"onset_range": [41, 52], "alarm_step": 60, "led_by": ["loss_scale"], "moved_first": MOVED}
+OPENED = event("opened", reason="the loss is nan", attempt=1, **ONSET)
 BY_HAND = event("opened", onset_range=None, alarm_step=None, reason="a person asked for global_step20", led_by=[])
 PROPOSED = event("proposed", digest="d" * 64, **DECISION)
 STOPPED = event("stopped", reason="rollback budget of 3 is spent")
@@ -36,7 +37,13 @@ CLOSED = event("closed", outcome="recovered", reason="past the onset, and better
 @pytest.mark.parametrize(
     ("happened", "key", "status", "severity", "says"),
     [
-        (OPENED, "tr8/incident-1/divergence", "firing", "warning", "the loss is nan; led by loss_scale"),
+        (
+            OPENED,
+            "tr8/incident-1/divergence",
+            "firing",
+            "warning",
+            "the loss is nan; led by loss_scale 19 steps before",
+        ),
         (event("shadow", **DECISION), "tr8/incident-1/divergence", "firing", "warning", "would have applied 'reseed'"),
         (PROPOSED, "tr8/incident-1/approval", "firing", "critical", "waits for `sentinel approve`"),
         (event("expired", digest="d" * 64), "tr8/incident-1/approval", "firing", "critical", "nothing is done"),

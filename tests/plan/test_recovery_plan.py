@@ -118,6 +118,16 @@ def _cuts(action: Action) -> bool:
     return isinstance(action, CutTensorBoard)
 
 
+def test_a_plan_says_of_saves_without_latest_what_a_restart_resumes_from() -> None:
+    for by_newest, says in (
+        (False, "point `latest` at global_step30"),
+        (True, "check that global_step30 is now the newest checkpoint: there is no `latest` here"),
+    ):
+        actions = plan_rollback(decision(), run(by_newest=by_newest), POLICY).actions
+        (pointing,) = (action for action in actions if isinstance(action, PointLatest))
+        assert describe(pointing).startswith(says)
+
+
 def test_trackers_that_disagree_are_rewritten_although_latest_names_the_target() -> None:
     """A trainer that goes by Megatron's number would resume from another checkpoint than `latest` says."""
     made, wrong = decision(), "the trackers disagree: latest says global_step30, latest_universal says 80"

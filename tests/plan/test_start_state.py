@@ -57,14 +57,22 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
         BLOCKS | {"layer_variance_max": (0.3, 0.11, 0.2, 0.07)},
     ),
     ("layers exchanged", "h.0, h.1 have one another's weights", MOVED),
-    ("wrong shard of one rank", "the state of rank 1 is", {"adam_variance_l1": 99.0, "rank_variance_l1": (60.0, 39.0)}),
+    (
+        "wrong shard of one rank",
+        "rank 1 (1 of 2 ranks) is",
+        {"adam_variance_l1": 99.0, "rank_variance_l1": (60.0, 39.0)},
+    ),
     (
         "wrong shard of one rank",  # of ZeRO 3: a part of every layer
-        "the state of rank 1 is",
+        "rank 1 (1 of 2 ranks) is",
         {"adam_variance_l1": 90.0, "rank_variance_l1": (60.0, 30.0), "layer_variance_l1": (37.0, 27.0, 17.0, 9.0)},
     ),
-    ("weights partly loaded", "the weights of h.1", {"layer_param_norm": (20.0, 12.0, 7.0, 4.0), "param_norm": 24.7}),
-    ("weights partly loaded", "the weights of h.1", {"layer_variance_l1": (40.0, 30.0, 0.0, 10.0)}),
+    (
+        "weights partly loaded",
+        "h.1 (1 of 4 layers) are",
+        {"layer_param_norm": (20.0, 12.0, 7.0, 4.0), "param_norm": 24.7},
+    ),
+    ("weights partly loaded", "h.1 (1 of 4 layers) are", {"layer_variance_l1": (40.0, 30.0, 0.0, 10.0)}),
     ("first moment not loaded", "first moment is 0", {"momentum_l2": 0.0, "layer_momentum_l2": (0.0,) * 4}),
     (
         "moments rounded",
@@ -76,7 +84,7 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     ("Adam's step count", "has counted 3 ", {"adam_step_least": 3}),
     (
         "wrong checkpoint",
-        "is not that of step 100",
+        "(4 of 4 layers) differ",
         {"layer_variance_l1": (44.0, 33.0, 22.0, 11.0), "param_norm": 27.0},
     ),
 ]

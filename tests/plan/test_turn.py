@@ -511,8 +511,6 @@ def test_a_verdict_and_a_plateau_are_logged_once() -> None:
         verdict_step=60,
         end_step=None,
         recommend_rollback=False,
-        led_by=(),
-        led_by_steps=(),
         reason="20 % above its sibling",
     )
     found = look(series=SimpleNamespace(events=(plateau,), last=None, logit_warning=None))

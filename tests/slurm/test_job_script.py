@@ -128,8 +128,9 @@ def test_the_task_at_the_anchor_gets_what_is_done_once_and_those_behind_it_do_no
     second = run.got(f"{behind}_2")
     assert "--override-lr-scheduler" not in second
     assert (value(second, "--lr"), value(second, "--seed")) == ("3e-05", "7")
+    assert float(value(second, "--min-lr")) == float(value(before, "--min-lr")) / 2
     assert {word for word in set(first) - set(second) if "ds_config" not in word} == {"--override-lr-scheduler"}
-    changed = {"--lr", "--seed", "--save-interval", "--override-lr-scheduler", "--deepspeed_config"}
+    changed = {"--lr", "--min-lr", "--seed", "--save-interval", "--override-lr-scheduler", "--deepspeed_config"}
     unchanged = [(a, b) for a, b in pairwise(before) if a.startswith("--") and a not in changed]
     assert all(b in second for _, b in unchanged)
     assert run.script.read_bytes() == original

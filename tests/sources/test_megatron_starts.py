@@ -223,5 +223,5 @@ def test_an_attempt_of_a_log_belongs_to_the_rollback_whose_job_writes() -> None:
 
 def incident_with(rollback: Rollback) -> Incident:
     nothing = {"onset_range": None, "alarm_step": None, "onset_tokens": None, "best_mean": None}
-    said = {"opened_unix_s": 1.0, "reason": "…", "led_by": (), "baseline": Baseline()}
+    said = {"opened_unix_s": 1.0, "reason": "…", "baseline": Baseline()}
     return Incident(id="incident-1", attempt=1, rollbacks=[rollback], **nothing, **said)  # type: ignore[arg-type]

@@ -32,7 +32,6 @@ INCIDENT = Incident(
     batch_samples=BATCH,
     best_mean=None,
     reason="",
-    led_by=(),
     baseline=BASELINE,
 )
 RUN = facts_of(applies=frozenset(CHANGES), trainer="ours", baseline=BASELINE)

@@ -50,7 +50,6 @@ def incident(**changed: object) -> Incident:
         "onset_tokens": 49 * 2048,
         "best_mean": 3.6,
         "reason": "it does not come back",
-        "led_by": ("adam_variance_l1",),
         "baseline": BASELINE,
     }
     return Incident(**(values | changed))  # type: ignore[arg-type]

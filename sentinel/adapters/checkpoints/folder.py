@@ -14,7 +14,7 @@ from sentinel.adapters.checkpoints.entries import Entries, checkpoint_named, che
 from sentinel.adapters.checkpoints.layouts import Named
 from sentinel.adapters.checkpoints.pace import Pace
 from sentinel.adapters.checkpoints.pins import PINNED, Pins
-from sentinel.adapters.checkpoints.quarantine import QUARANTINE, Quarantine
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE, Quarantine, room_in
 from sentinel.adapters.checkpoints.reading import Progress
 from sentinel.adapters.checkpoints.remembered import Remembered
 from sentinel.adapters.checkpoints.save_folder import SaveFolder
@@ -42,7 +42,8 @@ class SaveFolderSeen:
     """What one look at the save folder has shown."""
 
     checkpoints: tuple[Checkpoint, ...]  # by step
-    latest: str | None  # see `Trackers.latest`
+    latest: str | None  # see `Trackers.latest_of`
+    by_newest: bool  # see `Trackers.by_newest`
     disagreement: str | None  # see `Trackers.disagreement`
     pinned: tuple[str, ...]  # tags that may be gone back to, by step
     incidents: frozenset[str]  # those that have something in the quarantine
@@ -86,6 +87,7 @@ class Checkpoints:
         return SaveFolderSeen(
             checkpoints=self._as_checkpoints(entries, complete, texts),
             latest=self._trackers.latest_of(entries, texts),
+            by_newest=self._trackers.by_newest(entries, texts),
             disagreement=self._trackers.disagreement_of(entries, texts),
             pinned=tuple(n.tag for n in named_in(self._inside(PINNED, entries, fresh=fresh))),
             incidents=frozenset(
@@ -192,6 +194,14 @@ class Checkpoints:
         """Everything that a rollback moved, the trackers and the pins as they were. Overwrites nothing."""
         self._quarantine.bring_back(incident, rollback)
         self.pins.bring_back(incident, rollback)
+
+    def trackers_kept(self, incident: str, rollback: str) -> dict[str, str | None]:
+        """What `restore` makes the trackers say again, by name; None for one that it takes away."""
+        return self._trackers.kept(self.room_of(incident, rollback))
+
+    def room_of(self, incident: str, rollback: str) -> Path:
+        """Where a rollback's checkpoints are moved to; it need not be there."""
+        return room_in(self.folder / QUARANTINE, incident, rollback)
 
     def point_latest(self, tag: str | None, global_step: int, *, incident: str, rollback: str) -> None:
         """Makes a restart resume from the tag; the first time in a rollback, keeps a copy of the trackers.

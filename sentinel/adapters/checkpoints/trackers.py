@@ -43,6 +43,13 @@ class Trackers:
         newest = max((n for n in found if n is not None), key=lambda named: named.order, default=None)
         return None if newest is None else newest.tag
 
+    def by_newest(self, entries: Entries, texts: Mapping[str, str]) -> bool:
+        """Whether nothing names the checkpoint to resume from, nor would `point` make such a name: a restart takes the
+        newest."""
+        layouts = {named.layout for named in entries.checkpoints}
+        named = bool(texts or entries.links) or any(each.trackers or not each.resumes_newest for each in layouts)
+        return bool(layouts) and not named
+
     def disagreement_of(self, entries: Entries, texts: Mapping[str, str]) -> str | None:
         """How they contradict one another or the folder, as a sentence; None when they do not."""
         there = entries.checkpoints
@@ -86,6 +93,19 @@ class Trackers:
         sync_folder(taken_away)
         sync_folder(self._folder)
         _point_links(self._folder, target, taken_away)
+
+    def kept(self, room: Path) -> dict[str, str | None]:
+        """What `bring_back` makes the trackers say again, by name; None for one that it takes away."""
+        before, says = room / "latest-before", dict[str, str | None]()
+        for name in TRACKERS if before.is_dir() else ():
+            if (before / name).is_symlink():
+                says[name] = os.readlink(before / name)  # noqa: PTH115 - the text as it is
+            elif (before / name).exists():
+                says[name] = _content(before / name).decode(errors="replace").strip()
+            elif os.path.lexists(self._folder / name):
+                says[name] = None
+        links = {aside.name.removesuffix(_ASIDE): "" for aside in sorted(room.glob(f"*{_ASIDE}"))}
+        return says | {name: "what it was" for name in links if linking_layout(name) is not None}
 
     def bring_back(self, room: Path) -> None:
         """Makes them what they were when they were kept; what stands there now goes into the room."""

@@ -38,16 +38,21 @@ class FirstMoved:
 
     @property
     def sentence(self) -> str:
-        """What led, and how sure that is."""
+        """What led, and how sure that is: by how much each left its noise, and what could not be judged."""
+        unjudged = f"; too few readings to judge {', '.join(self.unjudged)}" if self.unjudged else ""
         if self.leading:
             named = [
                 f"{d.signal} {d.steps_before_onset} steps before ({abs(d.deviations):.3g} deviations of its own noise)"
                 for d in self.leading
             ]
-            return f"led by {', '.join(named)}"
+            return f"led by {', '.join(named)}{unjudged}"
+        if {*(d.signal for d in self.departures), *self.stayed} - {"loss"}:
+            return f"no signal left its noise before the loss{unjudged}"
+        if unjudged:
+            return "what moved first is unknown: too few readings before the onset"
         if self.departures or self.stayed:
-            return "no signal left its noise before the loss"
-        return "what moved first is unknown: too few readings before the onset"
+            return "what moved first is unknown: no signal but the loss was measured"
+        return "what moved first is not known"
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FirstMoved:
@@ -58,3 +63,6 @@ class FirstMoved:
             stayed=tuple(data["stayed"]),
             unjudged=tuple(data["unjudged"]),
         )
+
+
+NOTHING_KNOWN = FirstMoved(departures=(), stayed=(), unjudged=())

@@ -1,8 +1,8 @@
-"""Signals that may move before the loss does: which have left their bands, and since when. No findings of its own.
+"""Signals beside the loss that can agree with it: which have left their bands, and since when. No findings of its own.
 
-`led_by` of replay's events: grad norm, Adam's variance, update norm or rank spread above their bands within 50 steps
-before the onset (tr11-176B); the loss scale halved three times without doubling (tr8-104B). An incident's `led_by` is
-what moved first (docs/CORRELATION.md).
+One agrees with a rise of the loss that is above its band from 50 steps before the onset on: grad norm, Adam's variance,
+update norm, rank spread (tr11-176B); the loss scale where it is halved three times without doubling (tr8-104B). What
+moved first is asked afterwards, of all readings (docs/CORRELATION.md).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MANY = 8  # Samples outside its band that make a signal's departure no outlier,
 
 
 class LeadingSignals(Detector):
-    """Keeps a noise band for each signal; remembers what left its band within the last `led_by_window_steps`."""
+    """Keeps a noise band for each signal; remembers what left its band within the last `agree_within_steps`."""
 
     def __init__(self, thresholds: Thresholds) -> None:
-        self._forget_steps = thresholds.led_by_window_steps
+        self._forget_steps = thresholds.agree_within_steps
         self.bands: Mapping[str, NoiseBand] = {
             name: NoiseBand(sigmas=thresholds.band_sigmas, floor=thresholds.band_floor) for name in BANDED
         }
@@ -85,18 +85,11 @@ class LeadingSignals(Detector):
                 if count == 1 and math.isfinite(peak):
                     self.bands[name].outlier(peak)
 
-    def ahead_of(self, onset_range: tuple[int, int]) -> tuple[tuple[str, int], ...]:
-        """(signal, steps before the onset's late end) of each that departed before it, the earliest first."""
+    def departed_before(self, onset_range: tuple[int, int]) -> bool:
+        """Whether one has left its band shortly before the onset's late end, or the loss scale was collapsing there."""
         early, late = onset_range
-        moved = [(first, name) for name, (first, *_) in self._departed.items()]
-        if self._fall is not None and self.scale_collapsed:
-            moved.append((self._fall[0], "loss_scale"))
-        ahead = [(first, name) for first, name in moved if first < late]
-        return tuple(
-            (name, late - first)
-            for first, name in sorted(ahead)
-            if name == "loss_scale" or first >= early - self._forget_steps
-        )
+        collapses = self._fall is not None and self.scale_collapsed and self._fall[0] < late
+        return collapses or any(early - self._forget_steps <= first < late for first, *_ in self._departed.values())
 
     @property
     def moved(self) -> bool:

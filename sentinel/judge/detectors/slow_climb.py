@@ -3,8 +3,9 @@
 Means of 32, 128, 512 … samples: three blocks in a row above the best by 6 + m sigma and by 0.5 %, for the patience. m =
 -Phi^-1(1 / sqrt(n)): how low the best of n blocks is by chance. The finest blocks are also counted back from the newest
 loss; two of them, by 3 + m sigma and for half the patience, are enough where another signal agrees or an early warning
-rests on more than the loss. Where eight losses span 28 steps or more, medians of eight are a scale too: four
-in a row. The alarm ends where the last 32 losses are half-way back from the edge.
+rests on more than the loss. Where eight losses span 28 steps or more, medians of eight are a scale too: four in a row.
+The onset is that of a spike in the climb, or of one that was over less than a patience before it. The alarm ends where
+the last 32 losses are half-way back from the edge.
 """
 
 from __future__ import annotations
@@ -142,10 +143,11 @@ class SlowClimb(Detector):
         return None if rise is None else self._onset(rise, known)
 
     def _onset(self, climb: tuple[int, int], known: Known) -> tuple[int, int]:
-        """Of the climb, or of the spike that it began with."""
+        """Of the climb, or of the spike that it began with: one in it, or over less than a patience before it. How low
+        the loss was in between is not known better than its noise."""
         early, late = climb
-        episode = known.baseline.episode
-        spikes = [onset for onset, _ in known.findings.healed if early <= onset[1] <= late]
+        episode, near = known.baseline.episode, early - known.thresholds.patience_steps
+        spikes = [onset for onset, end in known.findings.healed if onset[1] <= late and near < end]
         if episode is not None and episode.onset_range[1] <= late:
             spikes.append(episode.onset_range)
         return min(spikes, default=climb)

@@ -82,7 +82,7 @@ class LeftBand(Detector):
         episode = known.baseline.episode
         if episode is None or episode.back_step is not None:
             return None
-        if episode.outside < 2 and not known.leading.ahead_of(episode.onset_range):
+        if episode.outside < 2 and not known.leading.departed_before(episode.onset_range):
             return None
         reason = (
             f"the loss left its band ({episode.level:.3f}) at step {episode.onset_range[1]}, peaked at "

@@ -55,8 +55,7 @@ def sentence(event: IncidentEvent) -> str | None:
 def _opened(event: Opened) -> str:
     onset, found = event.onset_range, event.moved_first
     when = f", onset at step {onset[0]} to {onset[1]}, seen at {event.alarm_step}" if onset else ""
-    led = f"; led by {', '.join(event.led_by)}" if event.led_by else ""  # as older logs have it
-    led = led if found is None else f"; {found.sentence}"
+    led = "" if found is None else f"; {found.sentence}"
     return f"opened{when}: {event.reason}{led}"
 
 
@@ -122,6 +121,12 @@ def _stopped(action: Mapping[str, Any]) -> str:
     return f"stopped {', '.join(action['jobs'])}{hung}"
 
 
+def _pointed(action: Mapping[str, Any]) -> str:
+    if action.get("by_newest"):
+        return f"left {action['tag'] or 'no checkpoint'} as the newest, which the trainer resumes from"
+    return f"pointed `latest` at {action['tag']}" if action["tag"] else "took `latest` away"
+
+
 # what an action has done, of the fields that it was recorded with
 _DONE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "verify_checkpoint": lambda a: f"read {a['tag']} whole",
@@ -132,7 +137,7 @@ _DONE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "resume": lambda a: f"resumed attempt {a['attempt']} in its own processes from {a['target'] or 'scratch'}",
     "release": lambda a: f"released attempt {a['attempt']}, which trains on",
     "quarantine_checkpoints": lambda a: f"moved {span(a['tags'])} into the quarantine ({len(a['tags'])})",
-    "point_latest": lambda a: f"pointed `latest` at {a['tag']}" if a["tag"] else "took `latest` away",
+    "point_latest": _pointed,
     "cut_tensorboard": lambda a: f"cut TensorBoard at step {a['at']['global_step']}",
     "branch_wandb": lambda a: f"began a branch in W&B at step {a['global_step']}",
     "write_overrides": lambda _: "wrote overrides.json",

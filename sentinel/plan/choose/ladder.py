@@ -120,7 +120,8 @@ class Rung(OptimizerSettings):
     target; None leaves it alone."""
 
     lr_factor: Annotated[float | None, POSITIVE] = None
-    """Peak LR, as a multiple of what the run had at its own start (see compound); None leaves it alone."""
+    """Peak LR, as a multiple of what the run had at its own start (see compound); None leaves it alone. The whole curve
+    is multiplied: the minimum of a decay keeps its share of the peak."""
 
     lr_factor_of: LrFactors | None = None
     """Role or pattern -> LR of these parameters as a multiple of that of the rest, e.g. {"attention.qk" = 0.25}. Roles:

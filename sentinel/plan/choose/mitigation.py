@@ -126,7 +126,7 @@ def _lr_words(lr: LrSchedule | None, baseline: Baseline, step: int) -> Iterator[
     if lr.peak != before.peak:
         own = baseline.own_peak_lr
         of_own = f" (the run began with {own:g})" if own not in (None, before.peak) else ""
-        yield f"peak lr {before.peak:g} -> {lr.peak:g}{of_own}"
+        yield f"peak lr {before.peak:g} -> {lr.peak:g}{of_own}{_minimum_words(before, lr)}"
     if lr.warmup != before.warmup or lr.anchor != before.anchor:
         own_warmup = baseline.own_lr_warmup
         of_own = f" (the run began with {own_warmup})" if own_warmup not in (None, before.warmup) else ""
@@ -139,6 +139,10 @@ def _lr_words(lr: LrSchedule | None, baseline: Baseline, step: int) -> Iterator[
             yield f"with it the largest LR to come {largest}, at step {now[1]}: the decay goes on"
     if lr.decay_unit != before.decay_unit:
         yield f"LR decay from {lr.decay_start} to {lr.decay_end} {lr.decay_unit}"
+
+
+def _minimum_words(before: LrSchedule, now: LrSchedule) -> str:
+    return f", and with it the minimum {before.minimum:g} -> {now.minimum:g}" if now.minimum != before.minimum else ""
 
 
 def added_words(now: Free | None, before: Free | None) -> tuple[str, ...]:
@@ -205,7 +209,7 @@ def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
         raise ConfigError("it makes the LR warmup longer, and the run has none")
     if rung.lr_factor is not None:
         peak = _multiple(rung, rung.lr_factor, lr.peak, baseline.own_peak_lr, "peak LR")
-        lr = replace(lr, peak=peak, minimum=min(lr.minimum, peak))
+        lr = lr.with_peak(peak)
     if rung.lr_warmup_factor is None:
         return lr
     counted = _counted(lr, baseline, anchor)

@@ -17,7 +17,7 @@ from sentinel.vocabulary.reported_settings import AS_REPORTED, reported_settings
 from sentinel.vocabulary.sample import RunStarted, Sample
 from sentinel.vocabulary.training_settings import Free, TrainingSettings, settings_of
 
-_CONFIRMS_STEPS = 100  # after the late end: a reading has moved where one of the next two has too
+_CONFIRMS_STEPS, _CONFIRM = 100, 2  # after the late end: a reading has moved where one of the next two has too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,14 @@ class OnsetReadings:
 def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full_seqlen: int | None) -> OnsetReadings:
     """Goes once through the attempt's lineage, which is ordered by step."""
     best, at, (early, late) = BestMean(WINDOW, full_seqlen), None, onset_range
-    near, first = list[Sample](), reads_from(onset_range)
+    near, first, after = list[Sample](), reads_from(onset_range), 0
     for sample in lineage:
         if sample.global_step < early:
             best.push(sample)
         elif sample.global_step == late:
             at = sample
-        if first <= sample.global_step <= late + _CONFIRMS_STEPS:
+        after += sample.global_step > late
+        if sample.global_step >= first and (after <= _CONFIRM or sample.global_step <= late + _CONFIRMS_STEPS):
             near.append(sample)
     found = OnsetReadings(best_mean=best.value)
     if near:

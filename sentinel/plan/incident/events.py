@@ -237,7 +237,7 @@ def _intended(rollback: Rollback, event: Intent) -> None:
 
 def _opened(event: Opened) -> Incident:
     of_onset = ("attempt", "onset_range", "alarm_step", "onset_tokens", "onset_samples", "batch_samples", "best_mean")
-    same = (*of_onset, "reason", "led_by", "moved_first", "baseline", "ignored")
+    same = (*of_onset, "reason", "moved_first", "baseline", "ignored")
     return Incident(
         id=event.incident,
         opened_unix_s=event.time_unix_s,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from sentinel.judge.analysis.departures import FirstMoved
+from sentinel.judge.analysis.departures import NOTHING_KNOWN, FirstMoved
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Overrides, encode_overrides
@@ -177,9 +177,8 @@ class Incident:
     batch_samples: int | None = None  # samples of that step; None where that was not reported
     best_mean: float | None  # best 20-sample mean of the loss before the onset, nats
     reason: str
-    led_by: tuple[str, ...]
     baseline: Baseline
-    moved_first: FirstMoved | None = None  # what `led_by` is of; None in the logs of older versions
+    moved_first: FirstMoved | None = None  # None without an onset, and in the logs of older versions
     ignored: str | None = None  # the rollback whose missing effect it is about: it ends with that one's incident
     overrides_before: Overrides | None = None  # overrides.json when the incident began; None where there was none
     status: Status = "open"
@@ -198,6 +197,11 @@ class Incident:
     undo_after_attempt: int | None = None  # the newest attempt then, 0 for none; None: an older log has no word
     undo_known_jobs: tuple[str, ...] = ()  # what ran or waited then, as a launcher names it
     undo_moves: bool = False  # whether that undo has begun to move files
+
+    @property
+    def leading(self) -> FirstMoved:
+        """What moved first, and where that is not recorded the record that names nothing."""
+        return self.moved_first or NOTHING_KNOWN
 
     @property
     def half_done(self) -> Rollback | None:

@@ -67,6 +67,7 @@ class PointLatest:
     global_step: int
     incident: str
     rollback: str
+    by_newest: bool = False  # nothing names a checkpoint: a restart resumes from the newest, what is newer is moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,13 @@ def _moved(action: QuarantineCheckpoints) -> str:
     return f"move {later} ({span(action.tags)}) into the quarantine of {action.incident}"
 
 
+def _pointed(action: PointLatest) -> str:
+    if not action.by_newest:
+        return f"point `latest` at {action.tag}" if action.tag else "take `latest` away: start from scratch"
+    left = f"{action.tag} is now the newest checkpoint" if action.tag else "no checkpoint is left"
+    return f"check that {left}: there is no `latest` here, the trainer resumes from the newest"
+
+
 def _cut(action: CutTensorBoard) -> str:
     cut = f"cut TensorBoard at step {action.at.global_step}; what comes after stays readable as …-{action.rollback}"
     if not action.git_work_tree:
@@ -192,10 +200,7 @@ _NAMED: Mapping[type, tuple[str, Callable[[Any], str]]] = {
     StopJob: ("stop_job", lambda a: f"stop the job ({', '.join(a.jobs)}) and see it gone"),
     Park: ("park", lambda a: f"park attempt {a.attempt} at a step boundary and see that it writes nothing more"),
     QuarantineCheckpoints: ("quarantine_checkpoints", _moved),
-    PointLatest: (
-        "point_latest",
-        lambda a: f"point `latest` at {a.tag}" if a.tag else "take `latest` away: start from scratch",
-    ),
+    PointLatest: ("point_latest", _pointed),
     CutTensorBoard: ("cut_tensorboard", _cut),
     BranchWandb: ("branch_wandb", _branched),
     WriteOverrides: ("write_overrides", lambda a: f"write overrides.json for {a.overrides.rollback}"),

@@ -114,8 +114,10 @@ def plan_restart(facts: Facts, policy: Policy, *, restarts_spent: int, hung: boo
         return Plan(actions=(VerifyCheckpoint(last.tag),), reason=f"{last.tag} is checked before the job is restarted")
     if folders.latest_tag == last.tag and folders.disagreement is None:
         return Plan(actions=(start,), reason=f"the job is gone: it goes on from {last.tag}")
-    point = PointLatest(last.tag, last.global_step, incident.id if incident else "restart", rollback or "restart")
-    why = folders.disagreement or f"`latest` says {folders.latest_tag!r}"
+    ids = (incident.id if incident else "restart", rollback or "restart")
+    point = PointLatest(last.tag, last.global_step, *ids, folders.by_newest)
+    says = "the newest is" if folders.by_newest else "`latest` says"
+    why = folders.disagreement or f"{says} {folders.latest_tag!r}"
     return Plan(actions=(point, start), reason=f"{why}; {last.tag} is the last that is whole")
 
 

@@ -189,7 +189,8 @@ def _of_files(decision: Rollback, facts: Facts) -> Iterator[Action]:
     if later:
         yield QuarantineCheckpoints(tuple(c.tag for c in later), incident, ours)
     if facts.folders.latest_tag != decision.target_tag or facts.folders.disagreement is not None:
-        yield PointLatest(decision.target_tag, decision.target_step, incident, ours)
+        by_newest = facts.folders.by_newest
+        yield PointLatest(decision.target_tag, decision.target_step, incident, ours, by_newest)
     yield from _of_logs(decision, facts)
     if facts.folders.overrides != decision.overrides:
         yield WriteOverrides(decision.overrides)

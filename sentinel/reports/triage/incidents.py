@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.judge.readings import Readings
 from sentinel.plan.alerts.sentences import story
 from sentinel.plan.incident.incident import Incident, Proof, Rollback, overrides_to_json
 from sentinel.plan.incident.log_events import Decided, IncidentEvent, PlannedRollback, ShadowRefused
 from sentinel.plan.incident.log_outcomes import ActionEvent, ChecksShown, Done, Intent
-from sentinel.reports.past import PageSettings, Past, joined, moved_first
+from sentinel.reports.past import PageSettings, Past, joined
 from sentinel.reports.triage.curves import layer_points
 from sentinel.vocabulary.codec import kept
 
@@ -34,12 +33,11 @@ _FIELDS = ("status", "outcome", "note", "attempt", "onset_range", "alarm_step", 
 
 def incident_document(incident: Incident, past: Past, settings: PageSettings) -> dict[str, Any]:
     events = [event for event in past.events if event.incident == incident.id]
-    moved = moved_first(incident, past)
     return {
         "incident": incident.id,
         **{name: getattr(incident, name) for name in (*_FIELDS, "reason")},
-        "led_by": moved.led_by,
-        "led": moved.sentence,
+        "led_by": incident.leading.led_by,
+        "led": incident.leading.sentence,
         "story": [asdict(one) | {"tone": _TONES.get(one.event, "done")} for one in story(events, incident.id)],
         "plans": [
             _plan(e, incident, events, settings.scripts)
@@ -47,7 +45,7 @@ def incident_document(incident: Incident, past: Past, settings: PageSettings) ->
             if isinstance(e, PlannedRollback | ShadowRefused)
         ],
         "commands": _commands(incident, settings.run_option),
-        "suspects": suspects(incident, past, settings.texts, moved),
+        "suspects": suspects(incident, past, settings.texts),
         "bisect": settings.bisects.get(incident.id),
     }
 
@@ -138,9 +136,7 @@ def _commands(incident: Incident, run: str) -> list[dict[str, str]]:
     return [{"what": what, "command": command} for what, command in found]
 
 
-def suspects(
-    incident: Incident, past: Past, texts: Mapping[int, str] | None, moved: FirstMoved
-) -> dict[str, Any] | None:
+def suspects(incident: Incident, past: Past, texts: Mapping[int, str] | None) -> dict[str, Any] | None:
     """Samples, signals, layers and ranks around the onset, as far as measured; None without an onset."""
     if incident.onset_range is None:
         return None
@@ -148,7 +144,7 @@ def suspects(
     line = past.descent_of(incident.attempt)
     return {
         "samples": _samples(line, early, late, texts),
-        "signals": asdict(moved),
+        "signals": asdict(incident.leading),
         "layers": _layers(past, incident.attempt, early, late),
         "ranks": _ranks(line, early, late),
     }

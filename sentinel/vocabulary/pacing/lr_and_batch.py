@@ -73,6 +73,12 @@ class LrSchedule(Described):
             return floor + (1 - floor) * (1 - progress)
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
+    def with_peak(self, peak: float) -> Self:
+        """The same curve for another peak: every LR is multiplied, the minimum likewise. A minimum that stayed where it
+        was would make the decay flat, or lie above the peak."""
+        factor = peak / self.peak if self.peak else 0.0
+        return replace(self, peak=peak, minimum=min(self.minimum * factor, peak))
+
     def to_json(self) -> dict[str, Any]:
         """Its fields, as journals have held them since before there was a decay unit or shape of its own."""
         return {name: value for name, value in Described.to_json(self).items() if value is not None}

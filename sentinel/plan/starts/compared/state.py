@@ -76,6 +76,11 @@ class StateParts:
             left.remove(found)
         return bool(self.other)
 
+    def share(self, which: Sequence[int]) -> str:
+        """Those parts by name, and how many they are of all; empty for none."""
+        kinds = "ranks" if {*self.readings} <= {*_OF_RANKS} else "layers"
+        return f"{self.told(which)} ({len(which)} of {len(self.names)} {kinds})" if which else ""
+
     def told(self, which: Sequence[int]) -> str:
         more = f" and {len(which) - 4} more" if len(which) > 4 else ""
         return ", ".join(self.names[at] for at in which[:4]) + more
@@ -163,19 +168,20 @@ def _changed_in_part(at: int, other: Mapping[str, tuple[float, float]], layers: 
         return contradicted(ROUNDED, None, None, why)
     empty = [n for n in layers.other if layers.was[n][0] and not layers.now[n][0]]
     if differing <= _WEIGHTS or empty:
-        of = layers.told(empty or layers.other) or "the model"
+        of = layers.share(empty or layers.other) or "the model"
         moments = "their moments are 0" if empty else "Adam's moments are those that were saved"
         return contradicted(PARTLY, None, which, f"the weights of {of} are not those of step {at}; {moments}")
     for parts, of_the_others in ((ranks, "that of the other ranks is"), (layers, "that of the other layers is")):
         if 0 < len(parts.other) < len(parts.names):
-            why = f"the state of {parts.told(parts.other)} is not what was saved; {of_the_others}"
+            why = f"the state of {parts.share(parts.other)} is not what was saved; {of_the_others}"
             return contradicted(SHARD, None, [parts.names[n] for n in parts.other], why)
     if not other:
-        why = f"the state of {layers.told(layers.other)} is not that of step {at}"
+        why = f"the state of {layers.share(layers.other)} is not that of step {at}"
         return contradicted(WRONG, None, which, why)
     name, (before, after) = next(iter(other.items()))
     why = f"the state that was loaded is not that of step {at}: {name} was {before:.6g} when it was saved"
-    return contradicted(WRONG, before, after, f"{why} and is {after:.6g}")
+    differ = f"; {layers.share(layers.other)} differ" if layers.other else ""
+    return contradicted(WRONG, before, after, f"{why} and is {after:.6g}{differ}")
 
 
 def _of_step(ancestor: Ancestor, now: State, at: int) -> int | None:

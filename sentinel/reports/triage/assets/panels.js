@@ -48,7 +48,7 @@
       if (row.last_step < min || row.first_step > max) return;
       bar(from, to, "healthy", `attempt ${row.attempt}: ${row.verdict}, steps ${row.first_step} to ${row.last_step}`);
       for (const found of findings.filter((f) => f.attempt === row.attempt && f.until_step >= min && f.onset_step <= max)) {
-        bar(at(found.onset_step), at(found.until_step), found.verdict || "remark", `${words(found.kind)} at step ${found.onset_step}: ${found.reason}`);
+        bar(at(found.from_step), at(found.until_step), found.verdict || "remark", `${words(found.kind)} at step ${found.onset_step}: ${found.reason}`);
       }
     });
     const verdicts = [...new Set(findings.map((f) => f.verdict).filter(Boolean))];
@@ -89,10 +89,10 @@
         make("h2", null, incident.incident, make("span.outcome", { "data-outcome": state }, state)),
         make("p.lead", null, incident.reason),
         incident.onset_range && make("dl.pairs", null, pair("onset", `${whole(incident.onset_range[0])} – ${whole(incident.onset_range[1])}`),
-          pair("alarm", whole(incident.alarm_step)), pair("attempt", whole(incident.attempt)), pair("led by", incident.led_by.map(words).join(", ") || "nothing")),
+          pair("alarm", whole(incident.alarm_step)), pair("attempt", whole(incident.attempt))),
         incident.onset_range && make("p.note", null, incident.led),
         incident.note && make("p.note", null, incident.note)),
-      bisect(incident.bisect), suspects(incident.suspects), plans(incident), commands(incident), story(incident)].filter(Boolean));
+      bisect(incident.bisect), suspects(incident), plans(incident), commands(incident), story(incident)].filter(Boolean));
   };
   const pair = (name, value) => make("div", null, make("dt", null, name), make("dd", null, value));
 
@@ -137,15 +137,14 @@
     make("i", { style: { "--share": `${Math.min(100, 100 * Math.log2(Math.max(1, Triage.number(row.growth) || 1)) / 6)}%` } }),
     make("b", null, Triage.number(row.growth) > 0 ? `× ${Triage.times(row.growth)}` : "—"), make("small", null, `${short(row.usual)} → ${short(row.most)}`)));
 
-  const suspects = (found) => {
+  const suspects = ({ suspects: found, led }) => {
     if (!found) return null;
     const { samples, signals, layers, ranks } = found;
     const part = (title, ...children) => make("div.suspect", null, make("h3", null, title), ...children);
     return make("section.card", null, make("h2", null, "Suspects"),
-      part("Which signal led", signals && signals.departures.length ? make("ol.moved", null, signals.departures.map((d) => make("li", null, make("b", null, words(d.signal)),
-        d.steps_before_onset > 0 ? ` ${d.steps_before_onset} steps before the onset` : " at the onset", make("small", null, `step ${whole(d.first_step)}, ${short(d.deviations)} deviations`))))
-        : make("p.note", null, "No signal left its own noise before the onset."),
-      signals && signals.stayed.length ? make("p.note", null, `Stayed inside their noise: ${signals.stayed.map(words).join(", ")}`) : null),
+      part("What moved, in order", signals.departures.length ? make("ol.moved", null, signals.departures.map((d) => make("li", null, make("b", null, words(d.signal)),
+        d.steps_before_onset > 0 ? ` ${d.steps_before_onset} steps before the onset` : " at the onset", make("small", null, `step ${whole(d.first_step)}, ${short(d.deviations)} deviations`)))) : make("p.note", null, led),
+      signals.stayed.length ? make("p.note", null, `stayed inside their noise: ${signals.stayed.map(words).join(", ")}`) : null),
       part("Which samples", samples ? [make("p", null, "Samples ", make("b.num", null, `${whole(samples.first)} – ${whole(samples.after_last - 1)}`), ` of the data order: steps ${whole(samples.steps[0])} to ${whole(samples.steps[1])}, from three before the onset to one after.`),
         samples.texts.length ? make("details.texts", null, make("summary", null, samples.texts.length < samples.texts_known ? `Their text (the first ${samples.texts.length} of ${whole(samples.texts_known)})` : `Their text (${samples.texts.length})`), make("div", { tabindex: "0" }, samples.texts.map((t) => make("blockquote", null, make("cite", null, whole(t.position)), t.text)))) : null]
         : make("p.note", null, "The trainer did not count its samples.")),
