@@ -8,6 +8,7 @@ from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.observation import (
     AttemptSeen,
+    FileSeen,
     HeartbeatSeen,
     JobsSeen,
     JournalFacts,
@@ -15,7 +16,6 @@ from sentinel.plan.observation import (
     LivenessEvidence,
     ParkedSeen,
     ProcessState,
-    Sign,
     WriterSeen,
 )
 from sentinel.plan.restart.actions import Action, Park, Release, Resume
@@ -26,9 +26,9 @@ ROLLBACK = "incident-1-r1"
 ME = "n1 boot 41 900"
 HERE = ProcessState(life=Life.ALIVE, sentence="process 41 of attempt 1 on n1 is alive")
 WRITERS = (WriterSeen(id="process 41", group="41"), WriterSeen(id="process 42", group="41"))
-JOURNAL = Sign(what="attempts/0001.jsonl", age_s=30.0, attempt=1)
-SAVED = Sign(what="global_step80/shard", age_s=90.0, checkpoint=True)
-LOG = Sign(what="job.log", age_s=31.0)
+JOURNAL = FileSeen(what="attempts/0001.jsonl", age_s=30.0, attempt=1)
+SAVED = FileSeen(what="global_step80/shard", age_s=90.0, checkpoint=True)
+LOG = FileSeen(what="job.log", age_s=31.0)
 BEAT = HeartbeatSeen(what="rank 0", age_s=3.0, expires_s=30.0, rank=0, process=ME)
 PARKED = ParkedSeen(attempt=1, rollback=ROLLBACK, global_step=88, writers=("process 41",), process=HERE, identity=ME)
 
@@ -39,7 +39,7 @@ def training(**changed: object) -> Facts:
         "jobs": JobsSeen(writers=WRITERS),
         "attempts": (AttemptSeen(number=1, process_state=HERE),),
         "journals": (JournalFacts(number=1, reported=True, can_park=True, made=88),),
-        "signs": (JOURNAL, SAVED, LOG),
+        "files_seen": (JOURNAL, SAVED, LOG),
         "heartbeats": (),
         "quiet_s": 3.0,
         "gone_after_s": 3600.0,
@@ -56,14 +56,14 @@ def parked(state: Facts, rollback: str = ROLLBACK) -> Facts:
     number = state.newest_attempt or 0
     journal = replace(JOURNAL, what=f"attempts/{number:04d}.jsonl", attempt=number)
     said = replace(PARKED, attempt=number, rollback=rollback)
-    return state.changed(parked=said, heartbeats=(BEAT,), signs=(journal, SAVED, LOG))
+    return state.changed(parked=said, heartbeats=(BEAT,), files_seen=(journal, SAVED, LOG))
 
 
 def gone(state: Facts) -> Facts:
     over = ProcessState(life=Life.GONE, sentence="process 41 of attempt 1 on n1 is not there any more")
     attempts = tuple(replace(one, process_state=over) for one in state.liveness.attempts)
     jobs = replace(state.jobs, writers=())
-    return state.changed(jobs=jobs, attempts=attempts, parked=None, heartbeats=(), signs=())
+    return state.changed(jobs=jobs, attempts=attempts, parked=None, heartbeats=(), files_seen=())
 
 
 def resumed(state: Facts, rollback: str = ROLLBACK) -> Facts:
