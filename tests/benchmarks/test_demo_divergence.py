@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_each_row_is_trained_with_its_vector_instructions_and_no_run_twice(tmp_path: Path) -> None:
     kept = tmp_path / "runs.jsonl"

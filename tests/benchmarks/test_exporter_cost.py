@@ -12,7 +12,7 @@ import pytest
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "exporter_cost.py"
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_every_condition_has_its_row_and_a_storm_is_answered_by_a_small_share_of_a_core() -> None:
     ran = subprocess.run(
         [sys.executable, PROGRAM, "--quick", "--json"], capture_output=True, text=True, timeout=240, check=False

@@ -29,6 +29,7 @@ def without_deepspeed(tmp_path: Path) -> str:
     return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_each_case_answers_on_a_cpu_finds_nothing_wrong_and_imports_no_deepspeed_unless_it_says_so(
     case: Case, without_deepspeed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,6 +69,7 @@ def brought_back(folder: Path) -> list[tuple[str, Any]]:
     ]
 
 
+@pytest.mark.soak
 def test_a_case_that_hangs_stops_no_other_and_comes_last_in_the_next_call(tmp_path: Path) -> None:
     hung = KERNELS[0]
     ran = call(tmp_path, f"--hang={hung}", "--limit=30", only=KERNELS)
@@ -103,6 +105,7 @@ def test_a_call_that_is_killed_or_cut_by_its_minutes_is_gone_on_with_by_the_next
     assert [name for what, name in brought_back(tmp_path)[4:] if what == "row"] == [KERNELS[2], KERNELS[1]]
 
 
+@pytest.mark.soak
 def test_what_needs_deepspeed_is_left_for_a_later_call_that_has_it(without_deepspeed: str, tmp_path: Path) -> None:
     zero = next(case.name for case in EVERY if case.module == "readings")
     ran = call(tmp_path, only=(KERNELS[0], zero), PYTHONPATH=without_deepspeed)

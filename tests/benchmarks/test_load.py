@@ -62,7 +62,7 @@ def test_a_simulated_exporter_shows_what_the_real_one_would(step: int) -> None:
     assert shown["sentinel_loss_window_max"] == (math.inf if step > FIRST_STEP else pytest.approx(sample.loss))
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed: apt-get install prometheus"
 )

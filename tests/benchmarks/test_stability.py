@@ -145,6 +145,7 @@ def test_time_is_counted_by_what_a_step_computes_and_not_by_who_was_in_the_way()
     assert seen.reached(2.9, cost) is None
 
 
+@pytest.mark.soak
 def test_the_search_ends_at_the_rate_that_diverges_and_runs_slw_there(tmp_path: Path) -> None:
     task = replace(QUICK, rates=(2.0,), micro=2, steps=40)
     runs = Runs(tmp_path, minutes=3, say=lambda _: None)
@@ -171,6 +172,7 @@ def test_the_trainer_takes_what_a_gpu_is_asked_to_run(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.soak
 def test_a_made_token_file_is_whole_numbers_that_the_vocabulary_has(tmp_path: Path) -> None:
     path = make_token_file(tmp_path / "library.bin")
     assert 1_000_000 < path.stat().st_size <= 60_000_000
