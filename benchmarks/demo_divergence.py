@@ -129,7 +129,7 @@ class Judged(Trainer):
             return
         self._series.push(sample)
         self.last, self.verdict = sample, self._series.alarm
-        self.stop_asked = self.stop_asked or self.verdict is not None
+        self.process.stop_asked = self.process.stop_asked or self.verdict is not None
 
 
 def _train(asked: argparse.Namespace) -> None:

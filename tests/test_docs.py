@@ -97,7 +97,7 @@ def test_configuration_keys_on_a_page_exist(page: Path) -> None:
 
 def test_every_key_of_a_rung_has_its_hypothesis_in_the_table_of_rungs(tmp_path: Path) -> None:
     assert sorted(key for row in evidence() for key in row.keys) == sorted(
-        {f.name for f in fields(Rung)} - {"name", "hypothesis"}
+        {f.name for f in fields(Rung)} - {"name", "hypothesis", "restart"}
     )
     (example,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "LADDER.md").read_text(), re.DOTALL)
     (tmp_path / "a.toml").write_text(f'[run]\nname = "a"\ncheckpoints = "c"\n{example}')

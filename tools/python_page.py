@@ -19,6 +19,7 @@ API = (
     ("trainer_hooks", "start_decisions.py", ("decisions", "StartDecisions")),
     ("trainer_hooks", "export/exporter.py", ("ExporterSettings",)),
     ("trainer_hooks.huggingface", "integrations/huggingface.py", ("StabilityCallback",)),
+    ("trainer_hooks.huggingface", "integrations/huggingface_parked.py", ("train_in_place",)),
     ("What the callback applies of overrides.json", "integrations/huggingface_applied.py", ()),
     ("trainer_hooks.qk_clip", "qk_clip/override.py", ("AttentionOverride",)),
     ("trainer_hooks.qk_clip", "qk_clip/attention.py", ("Attention",)),

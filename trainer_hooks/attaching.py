@@ -11,6 +11,7 @@ from typing import Any
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import Sample
+from trainer_hooks.control.boundaries import Boundaries, Reload
 from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.export.outputs import state_folder
 from trainer_hooks.hook import Hook
@@ -53,6 +54,8 @@ def attach(
     trainer: str | None = None,
     ranks: Ranks | None = None,
     decisions: StartDecisions | None = None,
+    reload: Reload | None = None,
+    close_files: Callable[[], None] | None = None,
 ) -> Hook:
     """Attaches a hook to a DeepSpeed engine, right after deepspeed.initialize, or to the model and the optimizer of a
     plain loop, after a checkpoint was loaded. On every rank. It raises an OverridesError where something is decided
@@ -75,9 +78,15 @@ def attach(
     process group in force, which others of the process use as well. `decisions` are reported as applied, and what they
     left in the checkpoint (the smallest loss, the attempt) is gone on from. An engine that has an open hook keeps it:
     that one is returned, with a warning.
+
+    `reload` declares that this loop of a DeepSpeed engine can be resumed in place: its last line is `hook.boundary()`,
+    which calls `reload` on every rank with what to load (docs/ATTACH.md); not with `decisions`. `close_files` closes
+    what this rank writes to, before the training is parked.
     """
     if (holder := model if engine is None else engine) is None or (engine is None and optimizer is None):
         raise TypeError("attach takes an engine, or model= and optimizer=")
+    if reload is not None and (engine is None or decisions is not None):
+        raise TypeError("reload= takes a DeepSpeed engine, and no decisions=")
     attached = getattr(holder, _ATTACHED, None)
     if isinstance(attached, Hook) and not attached.closed:
         why = "the second call changes nothing; close the first hook before you attach another"
@@ -90,9 +99,10 @@ def attach(
         loss_minimum = loss_minimum or LossMinimum.load(decisions.made.loss_minimum)
     elif engine is None and applies is None:
         applies = ()  # of a plain loop only `decisions` reads overrides.json
+    folder, as_tuple = state_folder(state_dir, run), None if applies is None else tuple(applies)
     hook = Hook(
         made,
-        state_folder(state_dir, run),
+        folder,
         run=run,
         mpu=mpu,
         exporter=exporter or ExporterSettings(address=address, port=port, announce=announce),
@@ -101,10 +111,12 @@ def attach(
         on_sample=on_sample,
         interval_steps=interval_steps,
         measure=measure,
-        declared={"trainer": trainer, "applies": None if applies is None else tuple(applies)},
+        declared={"trainer": trainer, "applies": as_tuple, "can_park": reload is not None},
         ranks=ranks,
         at_start=partial(_resumed, step) if decisions is None else decisions.facts,
     )
+    if reload is not None:
+        hook.boundaries = Boundaries(folder, hook, engine, reload, close_files)
     if decisions is not None:
         decisions.follow(hook, lambda: int(made.global_steps), getattr(made, "in_step", lambda *_: True))
     with suppress(Exception):  # an engine that takes no attribute can only be attached to twice

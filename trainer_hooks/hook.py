@@ -17,7 +17,9 @@ from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     LayerVariance,
+    Parked,
     Record,
+    Released,
     RunFinished,
     RunStarted,
     Sample,
@@ -25,6 +27,7 @@ from sentinel.vocabulary.sample import (
     StateSaved,
     Validation,
 )
+from trainer_hooks.control.boundaries import Boundaries, Boundary
 from trainer_hooks.errors import Guard, exit_reason
 from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.export.heartbeats import Heartbeats
@@ -67,43 +70,52 @@ class Hook:
         ranks: Ranks | None,
         at_start: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._engine = engine
+        self._engine, self._mpu = engine, mpu
+        self._state_dir, self._run, self._exporter = state_dir, run, exporter
         self._declared, self._at_start = {**declared, "run": run}, at_start
         self._facts = facts
         self._on_sample = on_sample
         self._interval_steps = max(0, interval_steps)
-        self.guard = Guard()
+        self._measured = measure
         self.loss_minimum = loss_minimum  # Its state() belongs in the checkpoint's client state
         self.latest: Sample | None = None  # The last sample that was made, on rank 0
         self.latest_layers: LayerVariance | None = None  # The last reading of the layers, on rank 0
+        self._process = os.getpid()
+        self.boundaries: Boundaries | None = None  # Where the loop gives them over: `boundary`
+        self.ranks = ranks_of_world() if ranks is None else ranks
+        """All ranks of the training, for those who have to agree beside its own collectives."""
+        self._rank = self.ranks.rank
+        self.begin()
+
+    def begin(self) -> None:
+        """Called where an attempt begins: again, after `close`, where the next one begins in this process."""
+        self.guard = Guard()
         self.closed = False  # Whether the end has been reported
         self._at_exit = lambda: self.close(exit_reason())
-        self._process = os.getpid()
+        self._unwrap: Callable[[], None] = lambda: None
         self._started = self._load_measured = False
         self._saved_step: int | None = None  # whose state was measured at a save
         self._meter: Meter | None = None
         self._arrivals: Arrivals | None = None
         self._outputs: Outputs | None = None
-        self.ranks = ranks_of_world() if ranks is None else ranks
-        """All ranks of the training, for those who have to agree beside its own collectives."""
-        self._rank = self.ranks.rank
         with self.guard("look at the model"):
-            self._meter = Meter(engine, mpu, self.guard, self._interval_steps, measure)
+            self._meter = Meter(self._engine, self._mpu, self.guard, self._interval_steps, self._measured)
         self._metered("look at Adam's state", Meter.look)
         self._join()
         self._metered("listen to the gradients", Meter.listen_to_gradients)
         with self.guard("open the journal"):
             if self._rank == 0:
-                self._outputs = Outputs(state_dir, run, exporter, self.guard, lambda: self.latest_layers)
+                shown = (self._state_dir, self._run, self._exporter, self.guard, lambda: self.latest_layers)
+                self._outputs = Outputs(*shown)
         self._heartbeats: Heartbeats | None = None
         with self.guard("begin its heartbeat"):
-            self._heartbeats = Heartbeats(state_dir, self, self.ranks.world)
+            self._heartbeats = Heartbeats(self._state_dir, self, self.ranks.world)
 
     def _join(self) -> None:
         """Takes part with this rank, or says to the others that it does not: then nobody measures."""
         names = None
         with self.guard("take its place in the engine"):
-            wrap_engine(self._engine, self)
+            self._unwrap = wrap_engine(self._engine, self)
             names = self._meter.layers if self._meter is not None else []
         with self.guard("join the ranks"):
             gathering = Gathering(self.ranks, self.ranks.union(names), self._report, self.guard)
@@ -142,18 +154,32 @@ class Hook:
 
     def validation(self, loss: float, seqlen: int | None = None) -> None:
         """Reports a validation loss (nats, mean over tokens and ranks) at full length."""
-        if self._arrivals is not None:
-            self._arrivals.await_all()
+        self.await_readings()
         with self.guard("report the validation"):
             self._put(Validation(**self._now(), loss=float(loss), seqlen=seqlen))
 
     def checkpoint_saved(self, tag: str, **facts: Any) -> None:
         """Reports a whole checkpoint: fields of CheckpointSaved; `next_batch_digests` are of the next steps,
         `global_step` is that of the state where a save has ended steps later."""
-        if self._arrivals is not None:
-            self._arrivals.await_all()
+        self.await_readings()
         with self.guard("report the checkpoint"):
             self._put(CheckpointSaved(**{**self._now(), **facts}, tag=tag))
+
+    def boundary(self) -> Boundary:
+        """The last line of a step of a loop that was attached with `reload`, on every rank: what all ranks do after
+        this step, as people and sentinel ask by files. Where the training parks it returns once that is over."""
+        return self.boundaries.pass_on() if self.boundaries is not None else Boundary()
+
+    def await_readings(self) -> None:
+        """Called before what follows the samples on their way: reports them, as far as they arrive soon."""
+        if self._arrivals is not None:
+            self._arrivals.await_all()
+
+    def report_park(self, kind: type[Parked | Released], rollback: str) -> None:
+        """Called where the training parks, by what waits: the attempt's last record while it is parked, and the end of
+        that where the attempt goes on."""
+        with self.guard("report the park"):
+            self._put(kind(**self._now(), rollback=rollback))
 
     def saves_to(self, folder: str | os.PathLike[str]) -> None:
         """Says where the checkpoints are, so that a heartbeat lies beside them. Called by the engine at a save; a
@@ -167,10 +193,11 @@ class Hook:
         if self.closed or os.getpid() != self._process:  # a fork's end is not the training's
             return
         with self.guard("leave the training as it was"):  # first: an update that was made may not be reported yet
-            if hasattr(self._engine, "unwatched"):
-                self._engine.unwatched()
+            self._unwrap()
         self.closed = True
         atexit.unregister(self._at_exit)
+        if self.boundaries is not None:
+            self.boundaries.close()
         if self._arrivals is not None:
             self._arrivals.await_last(finished=reason == "finished")
         with self.guard("report the end"):

@@ -10,11 +10,14 @@ from pathlib import Path
 from sentinel.act.file_activity import FileSilence, FileTimes, Silence, matching
 from sentinel.act.saved_files import SavedFiles
 from sentinel.adapters.checkpoints import SaveFolder
-from sentinel.adapters.heartbeats import Heartbeats
+from sentinel.adapters.heartbeats import Heartbeats, process_name
+from sentinel.adapters.journal import parked_at_end
+from sentinel.adapters.parking import RequestFiles
 from sentinel.adapters.process_states import Announced, state_of_process
 from sentinel.judge.history import Attempt, History
-from sentinel.plan.observation import AttemptSeen, FileSeen, HeartbeatSeen, JobsSeen, Life, ProcessState
+from sentinel.plan.observation import AttemptSeen, FileSeen, HeartbeatSeen, JobsSeen, Life, ParkedSeen, ProcessState
 from sentinel.vocabulary.heartbeat import BESIDE_CHECKPOINTS, FOLDER
+from sentinel.vocabulary.parking import ResumeRequest
 from sentinel.vocabulary.sample import RunStarted
 
 _STEPS = 3  # an older attempt's steps since the newest began: fewer may be a clock's doing, or a cache's
@@ -110,6 +113,7 @@ class Witnessing:
         self._signs = FileTimes(state_dir, checkpoints.path, clock=clock)
         self._saved = SavedFiles(checkpoints, except_for=tensorboard, clock=clock)
         self._clock = clock
+        self._state_dir, self._requests = state_dir, RequestFiles(state_dir)
         self._attempts = state_dir / "attempts"
         self._announced = Announced(state_dir)
         beating = (state_dir / FOLDER, checkpoints.path / BESIDE_CHECKPOINTS)
@@ -138,21 +142,52 @@ class Witnessing:
         numbers = sorted(history.attempts)
         return tuple(self._witness(history.attempts[number], jobs, number in numbers[-_NEWEST:]) for number in numbers)
 
-    def heartbeats(self, jobs: JobsSeen, *, fresh: bool) -> tuple[HeartbeatSeen, ...]:
-        """Those that live; not asked for by a poll of a run whose job is seen. OSError."""
-        if not jobs.known or (not fresh and any(not writer.pending for writer in jobs.writers)):
+    def parked(self, history: History) -> ParkedSeen | None:
+        """The newest attempt, where its journal ends with `parked` on the disk too, now. OSError."""
+        newest = history.latest
+        if newest is None or newest.parked is None or newest.started is None:
+            return None
+        record, started = parked_at_end(self._state_dir), newest.started
+        if record is None or record.attempt != newest.number:
+            return None
+        asked = self._requests.read(ResumeRequest)
+        return ParkedSeen(
+            attempt=record.attempt,
+            rollback=record.rollback,
+            global_step=record.global_step,
+            writers=(f"process {started.pid}", *([started.job_id] if started.job_id is not None else [])),
+            process=state_of_process(started),
+            identity=process_name(started),
+            job_id=started.job_id,
+            resume_asked=asked is not None and (asked.rollback, asked.attempt) == (record.rollback, record.attempt),
+        )
+
+    def heartbeats(self, jobs: JobsSeen, *, fresh: bool, parked: bool = False) -> tuple[HeartbeatSeen, ...]:
+        """Those that live; not asked for by a poll of a run whose job is seen, all of them where it is `parked`.
+        OSError."""
+        if not jobs.known or (not (fresh or parked) and any(not writer.pending for writer in jobs.writers)):
             return ()
-        return self._heartbeats.living(fresh=fresh)
+        return self._heartbeats.living(fresh=True, most=None) if parked else self._heartbeats.living(fresh=fresh)
 
     def files_seen(
-        self, attempts: Sequence[AttemptSeen], jobs: JobsSeen, logs: Sequence[Path], enough_s: float, *, fresh: bool
+        self,
+        attempts: Sequence[AttemptSeen],
+        jobs: JobsSeen,
+        logs: Sequence[Path],
+        enough_s: float,
+        *,
+        fresh: bool,
+        parked: bool = False,
     ) -> tuple[FileSeen, ...]:
-        """When files were written last; nothing where the jobs that are seen explain them anyway, nor where the jobs
-        are not known: then the run's state is unknown, whatever the files say. An age of `enough_s` decides. `fresh`:
-        all checkpoints' files."""
+        """When files were written last; nothing where the jobs that are seen explain them anyway and none is `parked`,
+        nor where the jobs are not known: then the run's state is unknown, whatever the files say. An age of `enough_s`
+        decides. `fresh`: all checkpoints' files."""
         if not jobs.known:
             return ()
         doubtful = [a for a in attempts if not _is_settled(a)]
+        if parked:  # ages are compared with one another: all of them by the filesystem's clock
+            asked = {a.number for a in (*doubtful, *attempts[-_NEWEST:])}
+            return self._signs.look(sorted(asked), logs, self._saved.newest(fresh=True), sure_s=0.0)
         if any(not writer.pending for writer in jobs.writers):
             return self._signs.of_journals([a.number for a in doubtful if a.process_state is not None], sure_s=_LATE_S)
         asked = {a.number for a in (*doubtful, *attempts[-_NEWEST:])}

@@ -19,6 +19,7 @@ from sentinel.act.liveness_evidence import Overlap, Witnessing, stranger
 from sentinel.act.neighbours import CauseSearch, Neighbours
 from sentinel.act.observation import Observation
 from sentinel.act.saved_files import quiet_s_of
+from sentinel.act.settings_seen import settings_seen, starts_of
 from sentinel.act.source import RereadSource, SampleCache
 from sentinel.act.starts import begun_unix_s
 from sentinel.act.wall_clock import EventTimes
@@ -29,11 +30,12 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import UNAVAILABLE, Context, judge
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, OwnState, readings_of
-from sentinel.plan.incident.baseline import baseline_of, filled, warmup_end, with_own_start
+from sentinel.plan.incident.baseline import warmup_end
 from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_events import IncidentEvent
-from sentinel.plan.observation import JobsSeen, Life, LivenessEvidence, PersonsWord, RunSettings
+from sentinel.plan.observation import JobsSeen, Life, LivenessEvidence, PersonsWord
+from sentinel.plan.restart.in_place.parked import why_not_parked
 from sentinel.plan.restart.liveness import life_of, rollback_of, settles
 from sentinel.plan.starts.certificate import spoilt_spans, standing_attempt, taken_back
 from sentinel.plan.turn_bisect import asks_for_cause
@@ -85,8 +87,7 @@ class Observer:
     @property
     def started(self) -> tuple[RunStarted, ...]:
         """What the attempts reported at their starts, the newest last."""
-        attempts = self._history.attempts
-        return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
+        return starts_of(self._history)
 
     @property
     def newest_attempt(self) -> int | None:
@@ -119,17 +120,33 @@ class Observer:
         if self._cache is not None and self._has_read:
             self._cache.keep(self._following, at_once=at_once)
 
-    def fenced(self, except_for: str | None) -> None:
-        """Looks at all evidence afresh; JobStillAlive unless all is gone but what was started for `except_for`."""
-        self._near.launcher.fenced(self.started, except_for)
-        found = self.witnesses()
+    def fenced(self, except_for: str | None, *, or_parked: bool = False) -> None:
+        """Looks at all evidence afresh; JobStillAlive unless all is gone but what was started for `except_for`.
+        `or_parked`: or is parked for that rollback."""
+        alive: JobStillAlive | None = None
+        try:
+            self._near.launcher.fenced(self.started, except_for)
+        except JobStillAlive as error:
+            if not or_parked:
+                raise
+            alive = error
+        found = self.witnesses()  # the launcher has been asked just now
         known = life_of(found, except_for=except_for)
-        if known.life is not Life.GONE:
-            raise JobStillAlive(known.sentence)
+        if known.life is not Life.GONE and not (or_parked and known.life is Life.PARKED):
+            raise alive or JobStillAlive(known.sentence)
         if (why := settles(found, except_for=except_for)) is not None:
             raise JobStillAlive(why)
+        if known.life is Life.PARKED:
+            return
+        if alive is not None:
+            raise alive
         if (answers := self._witnessing.answers(self._history, except_for)) is not None:
             raise JobStillAlive(answers)
+
+    def not_parked(self, rollback: str) -> str | None:
+        """Why the newest attempt is not parked for that rollback, by all witnesses, asked afresh; None where it is."""
+        self._read()
+        return why_not_parked(self.witnesses(), rollback)
 
     def witnesses(self) -> LivenessEvidence:
         """Asked afresh: nothing remembered may fence."""
@@ -139,11 +156,14 @@ class Observer:
         attempts, thresholds = self._witnessing.attempts(self._history, jobs), self._thresholds
         enough_s, newest = min(thresholds.gone_after_s, self._quiet_s), self._history.latest
         times = [s.step_time_s for s in newest.samples[-100:] if s.step_time_s is not None] if newest else []
+        parked = self._witnessing.parked(self._history)
+        asked = {"fresh": fresh, "parked": parked is not None}
         return LivenessEvidence(
             jobs=jobs,
             attempts=attempts,
-            files_seen=self._witnessing.files_seen(attempts, jobs, self._logs(jobs), enough_s, fresh=fresh),
-            heartbeats=self._witnessing.heartbeats(jobs, fresh=fresh),
+            parked=parked,
+            files_seen=self._witnessing.files_seen(attempts, jobs, self._logs(jobs), enough_s, **asked),
+            heartbeats=self._witnessing.heartbeats(jobs, **asked),
             gone_after_s=thresholds.gone_after_s,
             stalled_after_s=thresholds.stalled_after_s,
             quiet_s=self._quiet_s,
@@ -194,7 +214,7 @@ class Observer:
             minute_of_day=60 * local.hour + local.minute,
             liveness=liveness,
             folders=folders,
-            settings=self._settings(standing, jobs),
+            settings=settings_seen(self._history, standing, jobs),
             readings=readings_of(
                 self._history,
                 self._following.series,
@@ -214,17 +234,6 @@ class Observer:
             own=OwnState(silent_s=self._witnessing.unheard_s(self._history)),
         )
         return self._with_bisect(facts)
-
-    def _settings(self, standing: Attempt | None, jobs: JobsSeen) -> RunSettings:
-        started, in_script, newest = self.started, jobs.start.script_baseline, self._history.latest
-        reported = baseline_of(standing.started if standing else None)
-        return RunSettings(
-            baseline=filled(with_own_start(reported, started[0] if started else None), in_script),
-            applies=next((frozenset(s.applies) for s in reversed(started) if s.applies is not None), None),
-            trainer=next((s.trainer for s in reversed(started) if s.trainer is not None), None),
-            seeds_used=frozenset(s.seed for s in (*started, in_script) if s and s.seed is not None),
-            world_size=newest.started.world_size if newest and newest.started else None,
-        )
 
     def stop_probes(self, incidents: Sequence[Incident]) -> None:
         """Stops what still runs of the incidents' bisects: a person has decided otherwise."""
@@ -302,4 +311,4 @@ class Observer:
         return False
 
 
-_ALIVE = {Life.ALIVE: True, Life.GONE: False, Life.UNKNOWN: None}
+_ALIVE = {Life.ALIVE: True, Life.PARKED: True, Life.GONE: False, Life.UNKNOWN: None}

@@ -1,4 +1,4 @@
-"""Does one action through the adapters, with events of the incident log around it; pins the last healthy checkpoint."""
+"""Does one action through the adapters, with events of the incident log around it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
-from sentinel.adapters.checkpoints import Checkpoints
+from sentinel.act.parked_trainer import ParkedTrainer
 from sentinel.adapters.state_files import OwnPins
 from sentinel.durable import os_errors_named, write_atomically
 from sentinel.plan.alerts.sentences import sentence
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.incident.log_events import IncidentEvent
-from sentinel.plan.incident.log_outcomes import ActionEvent, Applied, Done, Failed, Intent, RecordedAction
+from sentinel.plan.incident.log_outcomes import (
+    ActionEvent,
+    Applied,
+    Done,
+    Failed,
+    InPlaceGivenUp,
+    Intent,
+    RecordedAction,
+)
 from sentinel.plan.outcome import Turn
 from sentinel.plan.restart.actions import (
     Action,
@@ -27,10 +35,13 @@ from sentinel.plan.restart.actions import (
     BranchWandb,
     CutTensorBoard,
     FollowBisect,
+    Park,
     PointLatest,
     PrepareJob,
     QuarantineCheckpoints,
+    Release,
     RestorePinned,
+    Resume,
     StartJob,
     StopJob,
     VerifyCheckpoint,
@@ -83,52 +94,6 @@ class Ledger:
             self.record(each)
 
 
-_MOST = 2  # pins that retention has left nothing but the pin of: each holds a whole checkpoint's bytes
-
-
-@dataclass(eq=False)
-class Pinning:
-    """Pins the checkpoints that a turn names, and lets the others of its own go where that loses nothing."""
-
-    checkpoints: Checkpoints
-    own: OwnPins
-    _pinned: tuple[str, ...] | None = field(default=None, init=False)
-    _last_warning: str | None = field(default=None, init=False)
-
-    def keep(self, tags: tuple[str, ...] | None) -> None:
-        """What goes wrong is said once and never stops the watch: a pin is a safeguard, not a duty. None leaves the
-        pins as they are; they are looked at again with the next tags, since a rollback may have taken some."""
-        if tags is None or tags == self._pinned:
-            self._pinned = tags
-            return
-        try:
-            why = self._change_over(tags)
-        except (SentinelError, OSError) as error:
-            why = str(error)
-        if why is not None and (line := f"{' and '.join(tags)} is not pinned: {why}") != self._last_warning:
-            self._last_warning = line
-            log.warning("%s", line)
-        self._pinned = tags
-
-    def _change_over(self, tags: tuple[str, ...]) -> str | None:
-        pins, own = self.checkpoints.pins, self.own.read()
-        others = [old for old in own if old not in tags]  # a person's own pins are not ours to let go
-        kept = [old for old in others if old in pins.usable() and not self._let_go(old)]
-        if len(kept) >= _MOST:
-            return f"{', '.join(kept)} live on only as pins; `sentinel pin --release TAG` ends that"
-        if own != [*kept, *tags]:
-            self.own.write([*kept, *tags])
-        for tag in tags:
-            with self.checkpoints.linking(tag):
-                pins.pin(tag)
-            log.debug("%s is pinned", tag)
-        return None
-
-    def _let_go(self, tag: str) -> bool:
-        with self.checkpoints.linking(tag):
-            return self.checkpoints.pins.let_go(tag)
-
-
 def quarantine(tags: tuple[str, ...], near: Neighbours, incident: str, rollback: str) -> None:
     """Moves checkpoints into the quarantine; the watch's own pins of them go, for else another line's checkpoint would
     stay pinned under a tag that is to be saved again. A pin that can't be let go hinders nothing."""
@@ -154,6 +119,9 @@ class Performer:
     observer: Observer
     own: Callable[[], None] = lambda: None
 
+    def __post_init__(self) -> None:
+        self._trainer = ParkedTrainer(self.neighbours.state_dir, self.observer.not_parked)
+
     def __call__(self, action: Action) -> None:
         near, started = self.neighbours, self.observer.started
         self._fence(action)
@@ -176,7 +144,7 @@ class Performer:
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)
             case CutTensorBoard() | BranchWandb():
                 self._cut(action)
-            case WriteOverrides() | AskForSave():
+            case WriteOverrides() | AskForSave() | Park() | Resume() | Release():
                 self._tell_trainer(action)
             case StartJob(incident, rollback, follow_up):
                 near.launcher.start(incident, rollback, started, follow_up=follow_up)
@@ -192,19 +160,29 @@ class Performer:
         self.observer.folders.verified(verified)
 
     def _fence(self, action: Action) -> None:
-        """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone."""
-        if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | StartJob):
+        """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone. Files
+        also move while the trainer is parked for the rollback: `Resume` looks for that by itself."""
+        if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb):
+            self.observer.fenced(action.rollback, or_parked=True)
+        elif isinstance(action, StartJob):
             self.observer.fenced(action.rollback)
         elif isinstance(action, FollowBisect):  # the job's nodes are the probes'
             self.observer.fenced(None)
         elif isinstance(action, WriteOverrides):
-            self.observer.fenced(action.overrides.rollback)
+            self.observer.fenced(action.overrides.rollback, or_parked=True)
 
-    def _tell_trainer(self, action: WriteOverrides | AskForSave) -> None:
-        if isinstance(action, WriteOverrides):
-            self.neighbours.overrides.write(action.overrides)
-        else:
-            write_atomically(self.neighbours.state_dir / "SAVE", dump_json(to_json(action)))
+    def _tell_trainer(self, action: WriteOverrides | AskForSave | Park | Resume | Release) -> None:
+        match action:
+            case WriteOverrides(overrides):
+                self.neighbours.overrides.write(overrides)
+            case AskForSave():
+                write_atomically(self.neighbours.state_dir / "SAVE", dump_json(to_json(action)))
+            case Park():
+                self._trainer.park(action)
+            case Resume():
+                self._trainer.resume(action)
+            case Release():
+                self._trainer.release(action)
 
     def _follow_bisect(self, incident: str) -> None:
         if self.observer.bisects is not None:
@@ -263,18 +241,27 @@ def wait_until_quiet(observer: Observer, except_for: str | None, say: Say) -> No
 def carry_out(
     rollback: Rollback, observer: Observer, act: Perform, policy: Policy, ledger: Ledger, now_unix_s: float
 ) -> None:
-    """Carries a person's own rollback out to its end, action by action. PermanentError with the refusal."""
+    """Carries a person's own rollback out to its end, action by action; a trainer that does not park in time is stopped
+    in the end. PermanentError with the refusal."""
+    began_s = time.monotonic()
     for _ in range(_MOST_ACTIONS):
         wait_until_quiet(observer, rollback.id, ledger.say)
-        look = observer.look(now_unix_s, fresh=True)
+        look = observer.look(now_unix_s + time.monotonic() - began_s, fresh=True)
         recorded = next((r for i in look.facts.incidents for r in i.rollbacks if r.id == rollback.id), rollback)
         plan = plan_rollback(recorded, look.facts, policy)
+        incident = rollback.overrides.incident
+        if plan.gives_up is not None:
+            ledger.record(InPlaceGivenUp(incident=incident, rollback=rollback.id, reason=plan.gives_up))
+            continue
         if plan.refusal is not None:
             raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
         if not plan.actions:
-            ledger.record(Applied(incident=rollback.overrides.incident, rollback=rollback.id))
+            ledger.record(Applied(incident=incident, rollback=rollback.id))
             return
-        incident = rollback.overrides.incident
         turn = Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident, rollback=rollback.id)
-        execute(turn, look.facts.newest_attempt, act, ledger)
+        try:
+            execute(turn, look.facts.newest_attempt, act, ledger)
+        except JobStillAlive:
+            if not isinstance(plan.actions[0], Park):
+                raise
     raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")

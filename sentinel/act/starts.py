@@ -12,6 +12,7 @@ from sentinel.act.observation import Observation
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.facts import Facts
+from sentinel.plan.incident.events import STARTS
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_outcomes import UNDO, Intent
@@ -76,8 +77,8 @@ class Starts:
 
 
 def begun_unix_s(events: Sequence[IncidentEvent]) -> tuple[float, ...]:
-    """When sentinel has begun to start a job."""
-    return tuple(e.time_unix_s for e in events if isinstance(e, Intent) and e.action.kind == "start_job")
+    """When sentinel has begun to start a job, or to resume one in place."""
+    return tuple(e.time_unix_s for e in events if isinstance(e, Intent) and e.action.kind in STARTS)
 
 
 def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:

@@ -11,8 +11,10 @@ from sentinel.act.last_lines import with_last_lines
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observation import Observation
 from sentinel.act.observe import Observer
+from sentinel.act.parked_trainer import ParkedTrainer
 from sentinel.act.past import PastReader
-from sentinel.act.perform import Ledger, Perform, Pinning, execute, without_seconds
+from sentinel.act.perform import Ledger, Perform, execute, without_seconds
+from sentinel.act.pinning import Pinning
 from sentinel.act.undo import settle
 from sentinel.act.wall_clock import WallClock
 from sentinel.adapters.state_files import OwnPins
@@ -45,6 +47,7 @@ class Watch:
     _wall: WallClock = field(default_factory=WallClock, init=False)
 
     def __post_init__(self) -> None:
+        self._trainer = ParkedTrainer(self.near.state_dir, self.observer.not_parked)
         self._turns = KeptTurns(self.near.state_dir / "turns")
         self._pinning = Pinning(self.near.checkpoints, OwnPins(self.near.state_dir))
 
@@ -59,6 +62,7 @@ class Watch:
             return None
         self.own()
         try:
+            self._trainer.tidy(look.facts)
             self.observer.keep_jobs()
             look, turn = self._decided(look)
             if turn.does:  # what earlier looks remember of the checkpoints may not count

@@ -35,16 +35,16 @@ class Heartbeats:
         self._over: set[Path] = set()
         self._long_gone: set[Path] = set()
 
-    def living(self, *, fresh: bool) -> tuple[HeartbeatSeen, ...]:
-        """Those that are renewed, or whose lock is held; some of them where they are many. OSError where a folder that
-        is there can't be read: then what lives is not known. `fresh`: also those that expired long ago are asked."""
+    def living(self, *, fresh: bool, most: int | None = _MOST_NAMED) -> tuple[HeartbeatSeen, ...]:
+        """Those that are renewed, or whose lock is held; `most` of them, None for all. OSError where a folder that is
+        there can't be read: then what lives is not known. `fresh`: also those that expired long ago are asked."""
         found: list[HeartbeatSeen] = []
         for path in self._paths():
             if path in self._over or (path in self._long_gone and not fresh):
                 continue
             if (seen := self._seen(path)) is not None:
                 found.append(seen)
-                if len(found) == _MOST_NAMED:
+                if len(found) == most:
                     break
         return tuple(found)
 
@@ -81,7 +81,17 @@ class Heartbeats:
             expires_s=expires_s,
             locked=locked,
             rollback=None if told is None else told.rollback,
+            rank=None if told is None else told.rank,
+            process=None if told is None else process_name(told),
+            job_id=None if told is None else told.job_id,
         )
+
+
+def process_name(told: Heartbeat | RunStarted) -> str | None:
+    """Host, boot, number and start of the process, as one name that no other process ever has; None where one of them
+    is not told."""
+    parts = (told.host, told.boot_id, told.pid, told.process_start_ticks)
+    return None if any(part is None for part in parts) else " ".join(map(str, parts))
 
 
 def _named(told: Heartbeat) -> str:

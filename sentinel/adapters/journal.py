@@ -17,7 +17,7 @@ from sentinel.bounded import LINE_BYTES, open_regular
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
-from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, decode
+from sentinel.vocabulary.sample import CheckpointSaved, Parked, Record, RunFinished, RunStarted, Sample, decode
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,26 @@ def _sample_line() -> type[Any]:
 decode_sample = msgspec.json.Decoder(_sample_line()).decode
 # Raised by `decode_sample` for a line that is for `decode` itself.
 NO_SAMPLE_LINE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+
+
+def parked_at_end(state_dir: Path) -> Parked | None:
+    """The `parked` that the newest attempt's journal ends with, whole; None where its last record is another one, or is
+    torn. Read from the disk: nothing that was read before counts. OSError."""
+    journals = journals_in(state_dir / "attempts")
+    if not journals:
+        return None
+    with open_regular(journals[-1]) as file:
+        file.seek(max(0, file.seek(0, 2) - _END_BYTES))
+        tail = file.read(_END_BYTES)
+    lines = tail.split(b"\n")
+    if len(lines) < 2 or lines[-1]:  # what follows the last line's end was begun after it
+        return None
+    try:
+        record = decode_line(lines[-2])
+    except LineError:
+        return None
+    is_of_journal = isinstance(record, Parked) and record.attempt == int(journals[-1].stem)
+    return record if isinstance(record, Parked) and is_of_journal else None
 
 
 class Beginning(NamedTuple):

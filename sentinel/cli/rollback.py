@@ -37,8 +37,9 @@ from sentinel.plan.incident.events import closed, decided, opened
 from sentinel.plan.incident.incident import Rollback, incident_id
 from sentinel.plan.observation import Checkpoint, Life
 from sentinel.plan.restart.actions import VerifyCheckpoint, describe, to_json
-from sentinel.plan.restart.decision import ManualRollback, plan_by_hand
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
 from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
+from sentinel.plan.restart.in_place.way import Asked
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.rollback import Plan
 from sentinel.reports.rungs import known_failures
@@ -53,6 +54,10 @@ def rollback(
     rung: Annotated[str | None, typer.Option(help="Also apply this rung of the ladder.")] = None,
     seed: Annotated[int | None, typer.Option(help="New seed for the data not yet consumed.")] = None,
     start: Annotated[bool, typer.Option(help="Start the job again afterwards.")] = True,
+    restart: Annotated[
+        Asked | None,
+        typer.Option(help="in_place: in the same processes; job: by a new job. Default: \\[policy] restart."),
+    ] = None,
     force: Annotated[
         bool,
         typer.Option(
@@ -65,14 +70,14 @@ def rollback(
 ) -> int:
     """`sentinel undo` reverts it. Exit 1: refused."""
     config = find_config(run, config_dir)
-    wanted = ManualRollback(to=to, rung=rung, seed=seed, start=start, force=force)
+    wanted = ManualRollback(to=to, rung=rung, seed=seed, start=start, restart=restart, force=force)
     with looking_line() as progress:
         parts, lock = assemble_to_act(config, to_stderr, progress)
     look, plan = _planned(parts, config, wanted)
     for half in look.facts.unfinished:
         to_stderr(f"{half.id} is half done: its completed actions are reverted first")
     diff = None
-    if plan.decision is not None and plan.decision.restart:
+    if plan.decision is not None and plan.decision.restart and not plan.decision.in_place:
         try:
             diff = parts.near.launcher.preview(parts.observer.started, plan.decision.overrides)
         except (ScriptRefused, ConfigError) as error:
@@ -151,6 +156,8 @@ def _show(plan: Plan, facts: Facts, script_diff: str | None) -> None:
         advise(plan.refusal)
         return
     echo(f"{incident_id(facts.next_incident)}: {plan.reason}")
+    if plan.way is not None:
+        echo(f"  restart: {plan.way.why}")
     actions = [action for action in plan.actions if not isinstance(action, VerifyCheckpoint)]
     for number, action in enumerate(actions, 1):
         echo(f"  {number}. {describe(action)}")
@@ -187,6 +194,8 @@ def _document(plan: Plan, facts: Facts) -> dict[str, Any]:
             "coming_saves": [coming.to_json() for coming in coming_saves(decision, facts)],
             "unconfirmed": unconfirmed(decision, facts),
         }
+    if plan.way is not None:
+        shown["restart"] = {"way": "in_place" if plan.way.in_place else "job", "why": plan.way.why}
     actions = [to_json(action) for action in plan.actions]
     return {"incident": incident_id(facts.next_incident), **shown, "actions": actions, "refusal": plan.refusal}
 

@@ -10,8 +10,10 @@ from typing import Protocol, assert_never
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     LayerVariance,
+    Parked,
     RanksStandStill,
     Record,
+    Released,
     RunFinished,
     RunStarted,
     Sample,
@@ -37,6 +39,7 @@ class Attempt:
     validations: list[Validation] = field(default_factory=list)
     saved: list[CheckpointSaved] = field(default_factory=list)
     still: RanksStandStill | None = None  # The last word on ranks that stand still
+    parked: Parked | None = None  # The attempt's newest record, where that says so
     finished: RunFinished | None = None
 
     @property
@@ -109,6 +112,7 @@ class History:
 
     def push(self, record: Record) -> None:
         attempt = self.attempts.get(record.attempt) or self._begun(record.attempt)
+        attempt.parked = record if isinstance(record, Parked) else None
         match record:
             case Sample():
                 attempt.samples.append(record)
@@ -130,6 +134,8 @@ class History:
                 attempt.saved.append(record)
             case RanksStandStill():
                 attempt.still = record
+            case Parked() | Released():
+                pass
             case RunFinished():
                 attempt.finished = record
             case _:

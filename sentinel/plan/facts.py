@@ -166,4 +166,5 @@ def _journal(number: int, attempt: Attempt) -> JournalFacts:
         saved=bool(attempt.saved),
         finished=attempt.finished is not None,
         end_reason=attempt.end_reason,
+        can_park=attempt.started is not None and attempt.started.can_park,
     )

@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from sentinel.judge.detectors.attention_logits import LogitWarning
 from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.incident import Approval, Place
+from sentinel.plan.verification import Verification
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 
@@ -20,6 +20,7 @@ class Life(StrEnum):
     """Whether something may still write. Unknown never acts."""
 
     ALIVE = "alive"
+    PARKED = "parked"  # alive, and proven not to write: every witness of it agrees
     GONE = "gone"
     UNKNOWN = "unknown"
 
@@ -69,6 +70,9 @@ class HeartbeatSeen:
     expires_s: float  # the age at which it would be over
     locked: bool = False
     rollback: str | None = None  # the rollback that it was started for; None for any other
+    rank: int | None = None  # None where the heartbeat can't be read, as of the next two
+    process: str | None = None  # host, boot, number and start of the process, as one name
+    job_id: str | None = None  # the scheduler's job that it names
 
     @property
     def sentence(self) -> str:
@@ -79,30 +83,17 @@ class HeartbeatSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """What a verification has read, and what it took from an earlier one of the very same files."""
+class ParkedSeen:
+    """The newest attempt, where the newest record of its journal is `parked`: what each witness of that says."""
 
-    files: int  # of the whole checkpoint
-    size_bytes: int
-    files_read: int  # now; the others were read before, and are unchanged since
-    bytes_read: int
-    oldest_unix_s: float  # when the file that was read longest ago was read
-
-    @property
-    def sentence(self) -> str:
-        """As `17 files of 2.1 GB, read at 2026-11-23 18:02:11 UTC and unchanged since`."""
-        when = datetime.fromtimestamp(self.oldest_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        whole = f"{_files(self.files)} of {self.size_bytes / 1e9:.1f} GB"
-        if self.files_read == self.files:
-            return f"{whole}, read at {when}"
-        if not self.files_read:
-            return f"{whole}, read at {when} and unchanged since"
-        again = f"{_files(self.files_read)} of {self.bytes_read / 1e9:.1f} GB read now"
-        return f"{whole}: {again}, the others at {when} or later and unchanged since"
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
+    attempt: int
+    rollback: str  # that it waits for
+    global_step: int
+    writers: tuple[str, ...] = ()  # the names under which a launcher would show its process, its job or their group
+    process: ProcessState | None = None  # of the process that it named at its start; None where it named none
+    identity: str | None = None  # of that process, as HeartbeatSeen.process; None where its start was not reported
+    job_id: str | None = None  # the scheduler's job that it named
+    resume_asked: bool = False  # whether RESUME for it is in the state folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +134,8 @@ class WriterSeen:
     rollback: str | None = None  # the rollback that it was started for; None for any other
     pending: bool = False  # whether it waits in a queue: it writes nothing yet, and starts when the others are stopped
     foreign: str | None = None  # whose it is, as a sentence, where it is not of sentinel's own account
+    group: str | None = None  # what was started together with it: processes of one start share it; None: not known
+    remaining_s: float | None = None  # until its scheduler ends it; None for no limit, nan where that is not answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +205,8 @@ class LivenessEvidence:
     step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
     overlap: str | None = None  # which two attempts train at the same time, as a sentence; None where one at most does
     stranger: str | None = None  # that the newest attempt is another run's, as a sentence; None where nothing says so
-    starts_unix_s: tuple[float, ...] = ()  # when sentinel has started the job, by its own clock
+    starts_unix_s: tuple[float, ...] = ()  # when sentinel has started or resumed the job, by its own clock
+    parked: ParkedSeen | None = None  # the newest attempt, where its newest record says that it is parked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +265,7 @@ class JournalFacts:
     saved: bool = False  # whether it has reported a checkpoint
     finished: bool = False  # whether it has reported its own end
     end_reason: str | None = None  # how it ended, "finished" only at its planned end; None while it has not
+    can_park: bool = False  # whether it has declared that it obeys PARK and RESUME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,24 +14,23 @@ from sentinel.plan.incident.baseline import filled
 from sentinel.plan.incident.events import closed, decided, rung_failed, skipped, waiting
 from sentinel.plan.incident.incident import Incident, Proof, Rollback, Skip, digest_of
 from sentinel.plan.incident.log_events import (
-    Approved,
     BaselineCompleted,
-    Expired,
     IncidentEvent,
-    Proposed,
     Shadow,
     ShadowRefused,
     WaitOver,
 )
-from sentinel.plan.incident.log_outcomes import Applied, BisectBegun, ChecksShown
+from sentinel.plan.incident.log_outcomes import Applied, BisectBegun, ChecksShown, InPlaceGivenUp
 from sentinel.plan.observation import JournalFacts
 from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint
 from sentinel.plan.restart.decision import decide_rung, has_not_healed, plan_recovery
+from sentinel.plan.restart.in_place.stage import release_of
 from sentinel.plan.restart.liveness import settles
 from sentinel.plan.restart.rollback import Plan, on_hold, plan_rollback
 from sentinel.plan.starts.evidence import FIRST_STEPS
 from sentinel.plan.starts.proof import Check, ignored, outcome, proof_event, prove
+from sentinel.plan.turn_approval import approval_of
 from sentinel.plan.turn_bisect import refused_turn, stop_turn, turn_beside
 from sentinel.plan.turn_unfinished import held_turn, removed_turn
 
@@ -124,7 +123,7 @@ def _follow(plan: Plan, incident: Incident, facts: Facts, policy: Policy, memory
         return refused_turn(plan, incident)
     decision, records = plan.decision, tuple[IncidentEvent, ...]()
     if decision is not None and policy.mode == "approve":
-        answer = _approval(incident, decision, facts, policy, memory)
+        answer = approval_of(incident, decision, facts, policy, memory)
         if isinstance(answer, Turn):
             return answer
         records = (answer,)
@@ -134,37 +133,22 @@ def _follow(plan: Plan, incident: Incident, facts: Facts, policy: Policy, memory
     return Turn(reason=plan.reason, records=records, actions=plan.actions[:1], incident=incident.id, rollback=rollback)
 
 
-def _approval(incident: Incident, decision: Rollback, facts: Facts, policy: Policy, memory: Memory) -> Approved | Turn:
-    """A person's yes to just this decision, as the event to record; else the turn that asks for it or waits."""
-    digest, proposal = digest_of(decision), incident.proposal
-    if proposal is None or proposal.digest != digest:
-        reason = "a person is asked to agree" if proposal is None else "the plan has changed: a person is asked again"
-        return Turn(reason=reason, records=(Proposed.of(incident.id, decision, digest=digest),))
-    if proposal.expired:
-        return Turn(reason="the proposal has expired unanswered: nothing is done")
-    approval = facts.person.approvals.get(incident.id)
-    if approval is not None and approval.digest == digest:
-        if decision.target_tag is None or digest in memory.verified_for:
-            return Approved(incident=incident.id, digest=digest, by=approval.by)
-        again = VerifyCheckpoint(decision.target_tag)  # their yes may be hours old
-        reason = f"approved by {approval.by}: {decision.target_tag} is read once more"
-        return Turn(reason=reason, actions=(again,), incident=incident.id, verified_for=digest)
-    if facts.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
-        reason = f"no approval came within {policy.approve_within_s:.0f} s"
-        return Turn(reason=reason, records=(Expired(incident=incident.id, digest=digest),))
-    return Turn(reason=f"waits for `sentinel approve {incident.id}`")
-
-
 def _carry_on(incident: Incident, rollback: Rollback, facts: Facts, policy: Policy) -> Turn:
     """Carries a decision out, from wherever it stands, until the new attempt has reported what it runs with."""
     if policy.mode == "observe":
         message = f"{rollback.id} is half done, and mode is {policy.mode}: it is left as it is"
         return Turn(reason=message, message=message)
     plan = plan_rollback(rollback, facts, policy)
+    if plan.gives_up is not None:
+        event = InPlaceGivenUp(incident=incident.id, rollback=rollback.id, reason=plan.gives_up)
+        return Turn(reason=plan.reason, message=plan.reason, records=(event,))
     if plan.refusal is not None:
-        return refused_turn(plan, incident)
+        turn, release = refused_turn(plan, incident), release_of(rollback, facts)
+        if plan.waits or release is None:
+            return turn
+        return replace(turn, actions=(release,), incident=incident.id, rollback=rollback.id)
     if plan.actions and (held := on_hold(facts)) is not None:
-        return held_turn(incident, rollback, plan, held.refusal or "")
+        return held_turn(incident, rollback, plan, held.refusal or "", release_of(rollback, facts))
     if plan.actions:
         if (stop := _may_be_its_own(incident, rollback, plan, facts)) is not None:
             return stop

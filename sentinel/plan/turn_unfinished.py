@@ -8,25 +8,31 @@ from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Incident, Rollback
 from sentinel.plan.incident.log_outcomes import IncidentStopped
 from sentinel.plan.outcome import Outcome, Turn
-from sentinel.plan.restart.actions import MOVES_FILES, RestorePinned, StopJob, VerifyCheckpoint
+from sentinel.plan.restart.actions import MOVES_FILES, Park, Release, RestorePinned, Resume, StopJob, VerifyCheckpoint
 from sentinel.plan.restart.rollback import Plan, begun_since, on_hold
 from sentinel.plan.turn_bisect import stop_turn
 
 _PUT_IN_ORDER = (VerifyCheckpoint, RestorePinned, *MOVES_FILES)
 
 
-def held_turn(incident: Incident, rollback: Rollback, plan: Plan, held: str) -> Turn:
-    """The run is paused, or has a KILL file: no job is stopped or started. Where some files have moved and nothing runs
-    that may write, the others follow: a trainer can start from the result, and `latest` names a checkpoint."""
+def held_turn(incident: Incident, rollback: Rollback, plan: Plan, held: str, release: Release | None) -> Turn:
+    """The run is paused, or has a KILL file: no job is stopped, started or resumed. Where some files have moved and
+    nothing runs that may write, the others follow: a trainer can start from the result, and `latest` names a
+    checkpoint. A trainer that is parked, and of which nothing has moved, is released."""
     if not rollback.begun:
         why = f"{held}; {rollback.id} is decided, and none of its files has moved: nothing more is done"
-        return Turn(reason=why, message=why)
-    if any(isinstance(action, StopJob) for action in plan.actions):
+        if release is None:
+            return Turn(reason=why, message=why)
+        why += f", and attempt {release.attempt} is not kept parked"
+        return Turn(reason=why, message=why, actions=(release,), incident=incident.id, rollback=rollback.id)
+    if any(isinstance(action, StopJob | Park) for action in plan.actions):
         why = f"{held}; some files of {rollback.id} have moved, and a job of the run is there again: nothing is done"
         return Turn(reason=why, message=why, down=why)
     left = next((action for action in plan.actions if isinstance(action, _PUT_IN_ORDER)), None)
     if left is None:
-        why = f"{held}; all files of {rollback.id} are in place, and the job is not started"
+        parked = any(isinstance(action, Resume) for action in plan.actions)
+        left_out = "its trainer stays parked until its deadline" if parked else "the job is not started"
+        why = f"{held}; all files of {rollback.id} are in place, and {left_out}"
         return Turn(reason=why, message=why, down=why)
     why = f"{held}; some files of {rollback.id} have moved: the others follow, so that the run can be started"
     return Turn(reason=why, message=why, actions=(left,), incident=incident.id, rollback=rollback.id)

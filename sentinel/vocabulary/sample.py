@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sentinel.vocabulary.codec import Form, read
-from sentinel.vocabulary.errors import ConfigError, LineError
+from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import COUNT, UnixSeconds, dump_json, load_object
-from sentinel.vocabulary.training_settings import SharedSettings, TrainingSettings, settings_of
+from sentinel.vocabulary.training_settings import SharedSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +150,24 @@ class RanksStandStill(AtStep):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parked(AtStep):
+    """All ranks stand at the end of this step. The trainer has closed its files and writes nothing more: this record is
+    the journal's last while it waits. The processes and their memory stay. Ended by Released or RunFinished."""
+
+    rollback: str  # The restart of the incident that it waits for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released(AtStep):
+    """The attempt was parked after this step, and trains on as if it had not been."""
+
+    rollback: str  # That of Parked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(AtStep):
-    """The attempt ended by itself or was asked to: `reason` is finished, sigterm, kill_file or error: …"""
+    """The attempt ended by itself or was asked to: `reason` is finished, sigterm, kill_file, error: …; of one that was
+    parked `resumed in place for ROLLBACK` (the next attempt goes on in its process) or `parked too long`."""
 
     reason: str
 
@@ -174,6 +190,8 @@ class RunStarted(SharedSettings):
     restart_count: int | None = None  # How often the scheduler has requeued this job
     parent_attempt: int | None = None  # The attempt whose checkpoint this one continues, or None
     resumed_from: int | None = None  # global_step of the checkpoint that was loaded; None from scratch
+    in_place: bool = False  # Whether the attempt began in the process of its predecessor, which was parked
+    can_park: bool = False  # Whether this trainer obeys PARK and RESUME
     incident: str | None = None  # The incident whose overrides are in force, or None
     rollback: str | None = None  # Which restart of that incident: the `rollback` of overrides.json, or None
     applied_once: tuple[str, ...] | None = None  # Ids of the one-shot changes so far; None: not reported
@@ -226,6 +244,8 @@ Record = (
     | Validation
     | CheckpointSaved
     | RanksStandStill
+    | Parked
+    | Released
     | RunFinished
 )
 KINDS: dict[str, type[Record]] = {
@@ -237,6 +257,8 @@ KINDS: dict[str, type[Record]] = {
     "validation": Validation,
     "checkpoint_saved": CheckpointSaved,
     "ranks_stand_still": RanksStandStill,
+    "parked": Parked,
+    "released": Released,
     "run_finished": RunFinished,
 }
 _NAMES = {cls: kind for kind, cls in KINDS.items()}
@@ -258,36 +280,3 @@ def decode(line: str) -> Record | None:
         return None
     del data["kind"]
     return read(cls, data, form=_JOURNAL)
-
-
-# Settings that a run reports: the ranges that a configuration must keep are not checked.
-AS_REPORTED = Form(
-    error=ConfigError, name="run_started", prints_whole_as_float=True, ignores_unknown=True, checks_ranges=False
-)
-
-
-_MOST_KEPT = 4096
-_kept: dict[int, tuple[RunStarted, TrainingSettings]] = {}  # by identity: a start holds dicts and has no hash
-
-
-def reported_settings(started: RunStarted) -> TrainingSettings:
-    """What the attempt reports that it trains with. ConfigError where a schedule is of no known kind.
-
-    Kept for the last 4096 starts: a daemon asks for the same one twice in each turn.
-    """
-    kept = _kept.get(id(started))
-    if kept is not None and kept[0] is started:
-        return kept[1]
-    settings = _settings_of(started)
-    while len(_kept) >= _MOST_KEPT:
-        _kept.pop(next(iter(_kept), 0), None)
-    _kept[id(started)] = started, settings
-    return settings
-
-
-def _settings_of(started: RunStarted) -> TrainingSettings:
-    renamed = {name: setting.reported_as for name, setting in settings_of().items() if setting.reported_as}
-    same = {name: name for name in ("free", *(f.name for f in fields(SharedSettings)))}
-    told = {name: getattr(started, reported_as) for name, reported_as in (renamed | same).items()}
-    empty = [name for name in ("lr", "seqlen") if told[name] == {}]
-    return read(TrainingSettings, told | dict.fromkeys(empty), form=AS_REPORTED)

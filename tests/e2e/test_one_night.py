@@ -140,6 +140,7 @@ def configured(folder: Path, pager: str) -> list[str]:
     for found, instead in (
         ('"-m",\n    "trainer_hooks.gpt"', f'{TWO_RANKS}, "-m", "--", "trainer_hooks.gpt"'),
         ('"--run"', '"--metrics-announce", "127.0.0.1", "--run"'),
+        ("[policy]\n", '[policy]\nrestart = "job"\n'),
     ):
         assert found in text
         text = text.replace(found, instead)

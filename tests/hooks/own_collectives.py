@@ -20,7 +20,7 @@ import trainer_hooks
 
 _HOOKS = str(Path(trainer_hooks.__file__).parent)
 _ON = ("/torch/", "/deepspeed/comm/", "/accelerate/", "/typing_extensions.py", __file__)
-_OF_THE_TRAINING = {("gpt/train.py", "validate"), ("gpt/__main__.py", "main")}
+_OF_THE_TRAINING = {("gpt/validation.py", "validation_loss"), ("gpt/__main__.py", "main")}
 """The reference trainer's own: the mean of its validation losses, and the barrier at its end."""
 _HANDED_ON = (f"{_HOOKS}/sample/engine_calls.py", "hooked")
 """Calls the engine's own method, after the hook's."""

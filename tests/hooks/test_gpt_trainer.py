@@ -7,12 +7,9 @@ import signal
 import struct
 import subprocess
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from sentinel.adapters.journal import Journals
@@ -20,7 +17,7 @@ from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSetti
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample, Validation
 from tests.adapters.pagers import until
-from tests.hooks.trainer import command, environment, losses, records, starts, train
+from tests.hooks.trainer import command, environment, losses, records, starts, train, under_way
 
 
 @pytest.fixture(scope="module")
@@ -132,30 +129,6 @@ def test_overrides_that_are_not_understood_stop_the_trainer_before_it_starts(tmp
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "overrides.json").write_text('{"schema": 99}')
     assert "schema 99" in train(tmp_path, "--steps", "2", expect=2).stderr
-
-
-@contextmanager
-def under_way(folder: Path, *more: str, ranks: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    """A trainer that has made a few steps; whatever comes of it, none is left running."""
-    arguments = command(folder, "--steps", "1000000", "--lr-decay", "100", *more, ranks=ranks)
-    journals, steps = Journals(folder / "state"), 0
-
-    def has_made_some() -> bool:
-        nonlocal steps
-        assert trainer.poll() is None, (folder / "log").read_text()[-2000:]
-        steps += sum(isinstance(r, Sample) for r in journals.poll())
-        return steps >= 5
-
-    with (folder / "log").open("wb") as log:
-        trainer = subprocess.Popen(arguments, cwd=folder, env=environment(), stdout=log, stderr=log)
-    try:
-        until(has_made_some)
-        yield trainer
-    finally:
-        for process in psutil.Process(trainer.pid).children(recursive=True) if trainer.poll() is None else ():
-            process.kill()
-        trainer.kill()
-        trainer.wait(60)
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.full), 2])

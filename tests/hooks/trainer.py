@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import psutil
 
 from sentinel.adapters.journal import Journals
 from sentinel.vocabulary.sample import Record, RunStarted, Sample
+from tests.adapters.pagers import until
 
 SMALL = ("--seqlen", "32", "--global-batch", "4", "--lr", "1e-3", "--lr-warmup", "5", "--validation-batches", "1")
 
@@ -51,3 +56,27 @@ def losses(folder: Path) -> dict[int, float]:
 
 def starts(folder: Path) -> list[RunStarted]:
     return [r for r in records(folder) if isinstance(r, RunStarted)]
+
+
+@contextmanager
+def under_way(folder: Path, *more: str, ranks: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+    """A trainer that has made a few steps; whatever comes of it, none is left running."""
+    arguments = command(folder, "--steps", "1000000", "--lr-decay", "100", *more, ranks=ranks)
+    journals, steps = Journals(folder / "state"), 0
+
+    def has_made_some() -> bool:
+        nonlocal steps
+        assert trainer.poll() is None, (folder / "log").read_text()[-2000:]
+        steps += sum(isinstance(r, Sample) for r in journals.poll())
+        return steps >= 5
+
+    with (folder / "log").open("wb") as log:
+        trainer = subprocess.Popen(arguments, cwd=folder, env=environment(), stdout=log, stderr=log)
+    try:
+        until(has_made_some)
+        yield trainer
+    finally:
+        for process in psutil.Process(trainer.pid).children(recursive=True) if trainer.poll() is None else ():
+            process.kill()
+        trainer.kill()
+        trainer.wait(60)

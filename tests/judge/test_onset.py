@@ -17,7 +17,8 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
+from sentinel.plan.restart.decision import decide_rung
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
 from tests.support.recovery_plans import POLICY, checkpoint, incident, run, target_of
 

@@ -50,6 +50,7 @@ quiet_s = 0.5
 
 [policy]
 mode = "act"
+restart = "job"
 hold_steps = 200
 
 [[policy.ladder]]

@@ -210,7 +210,9 @@ class Drawn:
             foreign=self.maybe("job 33 is bob's", 0.03),
         )
         process_state = ProcessState(
-            life=self.one(*Life), sentence="Slurm shows job 33 as FAILED", certain=not self.odd()
+            life=self.one(Life.ALIVE, Life.GONE, Life.UNKNOWN),
+            sentence="Slurm shows job 33 as FAILED",
+            certain=not self.odd(),
         )
         writers = self.one((), (writer,), (writer, WriterSeen(id="job 34", pending=self.odd())))
         known, prepares = not self.odd(), self.rng.random() < 0.4

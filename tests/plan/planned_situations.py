@@ -17,7 +17,8 @@ from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback, Wait, digest_of
 from sentinel.plan.observation import JobsSeen
 from sentinel.plan.restart.actions import describe
-from sentinel.plan.restart.decision import ManualRollback, decide_rung, has_not_healed, plan_by_hand, plan_recovery
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
+from sentinel.plan.restart.decision import decide_rung, has_not_healed, plan_recovery
 from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.restart import plan_hang, plan_restart

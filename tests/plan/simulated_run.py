@@ -19,20 +19,23 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, started_for
 from sentinel.plan.incident.baseline import OnsetReadings
-from sentinel.plan.incident.events import fold
+from sentinel.plan.incident.events import STARTS, fold
 from sentinel.plan.incident.incident import Approval, Incident
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.incident.log_outcomes import Closed, Intent, Proved, UndoIntent
-from sentinel.plan.observation import AttemptSeen, BisectSeen, Life, ProcessState, WriterSeen
+from sentinel.plan.observation import AttemptSeen, BisectSeen, Life, ParkedSeen, ProcessState, WriterSeen
 from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.actions import (
     Action,
     CutTensorBoard,
     FollowBisect,
+    Park,
     PointLatest,
     PrepareJob,
     QuarantineCheckpoints,
+    Release,
+    Resume,
     StartJob,
     StopJob,
     VerifyCheckpoint,
@@ -40,9 +43,11 @@ from sentinel.plan.restart.actions import (
 )
 from sentinel.plan.turn import decide
 from sentinel.plan.turn_bisect import asks_for_cause
+from sentinel.vocabulary.errors import JobStillAlive
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
 from tests.support.facts import look_of
+from tests.support.parked_runs import JOURNAL, PARKED, WRITERS
 from tests.support.recovery_plans import BASELINE, apply, checkpoint, run
 
 _LOOK_S = 100.0
@@ -67,6 +72,10 @@ class Story:
 
     cause: BisectSeen | None = None
     """What its bisect comes to, once it was followed for three turns."""
+
+    parks: str | None = None
+    """None: its trainers can't park; else what they do: obeys, is late (never parks), dies parked, dies resuming, or is
+    deaf (parks, and never takes RESUME)."""
 
     approves: bool = True
     prepares: bool = False
@@ -101,6 +110,9 @@ class World:
         self.state: Facts = run(
             incidents=(), checkpoints=tuple(checkpoint(s, verified=None) for s in range(10, 90, 10))
         )
+        if self.story.parks is not None:
+            self.state = self.state.changed(jobs=replace(self.state.jobs, writers=WRITERS))
+        self.parked: ParkedSeen | None = None
         self.jobs = [_Job(self.story.process_states[0], None, looks=2)]
         self._begin(self.jobs[0])
         self.undo_begun = False
@@ -132,19 +144,52 @@ class World:
 
     def _perform(self, action: Action) -> None:
         self._effect()
-        moves = QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides | StartJob | FollowBisect
-        if isinstance(action, moves):
+        moves = QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides
+        if isinstance(action, StartJob | FollowBisect) or (isinstance(action, moves) and self.parked is None):
             assert not self.state.jobs.writers, f"{action} while {self.state.jobs.writers} may write"
+        if isinstance(action, Resume):
+            assert self.parked is not None, f"{action}, and nothing is parked"
         if self.state.person.paused:
-            assert not isinstance(action, StopJob | StartJob | PrepareJob), f"{action} while the run is paused"
-            assert not self.moved_nothing_yet, f"{action}, and nothing had moved before the pause"
+            starts = StopJob | StartJob | PrepareJob | Park | Resume
+            assert not isinstance(action, starts), f"{action} while the run is paused"
+            assert not self.moved_nothing_yet or isinstance(action, Release), f"{action}, and nothing had moved before"
         assert self.by_hand is None or isinstance(action, VerifyCheckpoint), f"{action} upon what a person started"
+        if isinstance(action, Park | Resume | Release):
+            self._ask(action)
+            return
+        if isinstance(action, StopJob):
+            self.parked = None
         self.state = apply(self.state, action)
         self.bisected += isinstance(action, FollowBisect)
         if isinstance(action, StartJob):
             self.started[action.rollback] += 1
-            process_state = self.story.process_states[min(len(self.jobs), len(self.story.process_states) - 1)]
-            self.jobs.append(_Job(process_state, action.rollback))
+            self.jobs.append(_Job(self._next_fate(), action.rollback))
+
+    def _ask(self, action: Park | Resume | Release) -> None:
+        """PARK, RESUME or RELEASE, and what becomes of it."""
+        how, job = self.story.parks, self.jobs[-1]
+        assert how is not None, "a trainer is asked to park that has not declared that it can"
+        if how == "is late" or (how == "deaf" and isinstance(action, Resume)):
+            if self.parked is not None:
+                self.parked = replace(self.parked, resume_asked=True)
+            raise JobStillAlive("it has not done so yet")
+        if isinstance(action, Park):
+            writers = tuple(writer.id for writer in self.state.jobs.writers)
+            self.parked = replace(PARKED, attempt=job.attempt or 0, rollback=action.rollback, writers=writers)
+            return
+        self.parked = None
+        if isinstance(action, Release):
+            return
+        self.started[action.rollback] += 1
+        reason = f"resumed in place for {action.rollback}"
+        self.history.push(RunFinished(attempt=action.attempt, global_step=90, time_unix_s=0.0, reason=reason))
+        if how == "dies resuming":
+            self._gone()
+            return
+        self.jobs.append(_Job(self._next_fate(), action.rollback, looks=1))
+
+    def _next_fate(self) -> str:
+        return self.story.process_states[min(len(self.jobs), len(self.story.process_states) - 1)]
 
     def _bisect(self, incident: Incident | None) -> BisectSeen | None:
         if self.story.cause is None or not asks_for_cause(incident, self.story.policy):
@@ -158,7 +203,8 @@ class World:
         overrides = self.state.folders.overrides
         job.attempt = number
         label = None if job.process_state == "unlabelled" else job.rollback
-        report = RunStarted(attempt=number, time_unix_s=self.now_unix_s, rollback=label, seed=3)
+        can = self.story.parks is not None
+        report = RunStarted(attempt=number, time_unix_s=self.now_unix_s, rollback=label, seed=3, can_park=can)
         if overrides is not None:
             lr = overrides.standing.lr
             resumed = overrides.anchor.global_step
@@ -188,10 +234,14 @@ class World:
         """A look's worth of training."""
         self.now_unix_s += _LOOK_S
         job = self.jobs[-1]
-        if not self.state.jobs.writers:
+        if self.parked is not None and self.story.parks == "dies parked":
+            self.parked = None
+            self._gone()
+        if not self.state.jobs.writers or self.parked is not None:
             return
         pending = replace(self.state.jobs.writers[0], pending=len(self.jobs) > 1 and job.looks == 0)
-        self.state = self.state.changed(jobs=replace(self.state.jobs, writers=(pending,)))
+        if self.story.parks is None or pending.pending or self.state.jobs.writers[0].pending:
+            self.state = self.state.changed(jobs=replace(self.state.jobs, writers=(pending,)))
         job.looks += 1
         if job.looks == 1 or job.process_state == "silent":
             return
@@ -239,7 +289,7 @@ class World:
             proposed = {i.id: i.proposal for i in incidents if i.proposal is not None}
             approvals = {i: Approval(digest=p.digest, by="ada", time_unix_s=0.0) for i, p in proposed.items()}
         jobs = self.state.jobs
-        starts = [e for e in self.events if isinstance(e, Intent) and e.action.kind == "start_job"]
+        starts = [e for e in self.events if isinstance(e, Intent) and e.action.kind in STARTS]
         latest = self.history.latest
         state = self.state.changed(
             now_unix_s=self.now_unix_s,
@@ -248,6 +298,8 @@ class World:
             incidents=incidents,
             approvals=approvals,
             starts_unix_s=tuple(e.time_unix_s for e in starts),
+            parked=self.parked,
+            files_seen=() if self.parked is None else (replace(JOURNAL, attempt=self.parked.attempt),),
             last_step=latest.samples[-1].global_step if latest and latest.samples else None,
         )
         state = state.changed(bisect=self._bisect(state.open_incident))
@@ -303,7 +355,10 @@ class World:
             self._gone()
             ledger.record(Closed(incident=incident.id, outcome="undone", reason="a person took it back"))
         ledger.record_all(turn.records)
-        execute(turn, found.newest_attempt, self._perform, ledger)
+        try:
+            execute(turn, found.newest_attempt, self._perform, ledger)
+        except JobStillAlive:
+            return None, memory
         ledger.record_all(turn.alert_records)
         return turn.outcome, turn.memory
 

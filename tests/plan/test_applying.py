@@ -12,7 +12,8 @@ from sentinel.plan.choose.mitigation import changed_keys, plain_overrides
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.observation import JobsSeen, StartSeen, WriterSeen
-from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
+from sentinel.plan.restart.decision import decide_rung
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once
 from tests.support.recovery_plans import DIVERGED, incident, run
 

@@ -27,7 +27,8 @@ from sentinel.plan.restart.actions import (
     WriteOverrides,
     describe,
 )
-from sentinel.plan.restart.decision import ManualRollback, decide_rung, plan_by_hand, plan_recovery
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
+from sentinel.plan.restart.decision import decide_rung, plan_recovery
 from sentinel.plan.restart.forecast import price
 from sentinel.plan.restart.restart import plan_hang, plan_restart
 from sentinel.plan.restart.rollback import ELSEWHERE, plan_rollback
@@ -46,6 +47,9 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
         "rollback_budget": 4,
         "on_contradicted": "next",
         "start_budget": 3,
+        "restart": "auto",
+        "park_within_s": 120.0,
+        "min_remaining_s": 3600.0,
         "max_starts_per_hour": 6,
         "room_for_saves": 2,
         "pin_last_healthy": True,

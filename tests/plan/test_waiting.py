@@ -19,14 +19,8 @@ from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.observation import JobsSeen, StartSeen
 from sentinel.plan.outcome import Memory, Outcome
-from sentinel.plan.restart.decision import (
-    ManualRollback,
-    decide_rung,
-    has_not_healed,
-    onset_past,
-    plan_by_hand,
-    plan_recovery,
-)
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
+from sentinel.plan.restart.decision import decide_rung, has_not_healed, onset_past, plan_recovery
 from sentinel.plan.turn import decide
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.support.recovery_plans import DIVERGED, decision, incident, run

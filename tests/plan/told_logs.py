@@ -22,7 +22,7 @@ from sentinel.plan.incident.incident import overrides_to_json
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.observation import JobsSeen
-from sentinel.plan.restart.decision import ManualRollback, plan_by_hand
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
 from sentinel.vocabulary.errors import IncidentLogError
 from tests.plan.drawn_situations import Drawn
 from tests.plan.planned_situations import short

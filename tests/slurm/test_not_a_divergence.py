@@ -29,7 +29,8 @@ step = Trainer.step
 
 def held(self):
     go = Path(sys.argv[0]).with_name("go")
-    while self.progress.step == {HELD_AT} and not self.stop_asked and (self.hook.attempt == 1 or not go.exists()):
+    stopped = lambda: self.process.stop_asked
+    while self.progress.step == {HELD_AT} and not stopped() and (self.hook.attempt == 1 or not go.exists()):
         time.sleep(0.05)
     step(self)
 

@@ -131,6 +131,46 @@ STORIES = {
         Outcome.NOT_WELL,
         None,
     ),
+    "recovers in place": (
+        Story(policy=policy(), process_states=("diverges", "recovers"), parks="obeys"),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "needs the second rung, in place as the first": (
+        Story(policy=policy(), process_states=("diverges", "diverges", "recovers"), parks="obeys"),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "does not park in time": (
+        Story(policy=policy(), process_states=("diverges", "recovers"), parks="is late", prepares=True),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "dies while it is parked": (
+        Story(policy=policy(), process_states=("diverges", "recovers"), parks="dies parked"),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "dies while it is resumed": (
+        Story(policy=policy(), process_states=("diverges", "recovers"), parks="dies resuming"),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "takes no RESUME": (
+        Story(policy=policy(), process_states=("diverges", "recovers"), parks="deaf"),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "is resumed and never reports": (
+        Story(policy=policy(), process_states=("diverges", "silent", "recovers"), parks="obeys"),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "is approved, in place": (
+        Story(policy=policy(mode="approve"), process_states=("diverges", "recovers"), parks="obeys"),
+        Outcome.FINISHED,
+        "recovered",
+    ),
     "is undone halfway": (
         Story(policy=policy(), process_states=("diverges", "recovers"), undoing=True),
         None,

@@ -37,6 +37,8 @@ OTHERS: list[dict[str, Any]] = [
     {"kind": "checkpoint_saved", "attempt": 1, "global_step": 5, "time_unix_s": 5.0, "tag": "global_step5"},
     {"kind": "layer_variance", "attempt": 1, "global_step": 5, "time_unix_s": 5.0, "layers": ["a"],
      "adam_variance_l1": [1.0], "adam_variance_max": [1.0]},
+    {"kind": "parked", "attempt": 1, "global_step": 8, "time_unix_s": 8.0, "rollback": "incident-1-r1"},
+    {"kind": "released", "attempt": 1, "global_step": 8, "time_unix_s": 8.0, "rollback": "incident-1-r1"},
     {"kind": "run_finished", "attempt": 1, "global_step": 9, "time_unix_s": 9.0, "reason": "finished"},
 ]  # fmt: skip
 OVERRIDES = {

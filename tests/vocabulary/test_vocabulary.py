@@ -18,7 +18,9 @@ from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSetti
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
+    Parked,
     Record,
+    Released,
     RunFinished,
     RunStarted,
     Sample,
@@ -62,6 +64,9 @@ def test_a_sample_is_read_as_it_was_written(sample: Sample) -> None:
         RunStarted(attempt=2, time_unix_s=1.5, resumed_from=10, applied_once=("a", "b"), lr_schedule={"peak": 0.1}),
         Validation(attempt=2, global_step=20, time_unix_s=1.5, loss=3.25, seqlen=128),
         CheckpointSaved(attempt=2, global_step=20, time_unix_s=1.5, tag="global_step20"),
+        RunStarted(attempt=3, time_unix_s=1.5, in_place=True, can_park=True),
+        Parked(attempt=2, global_step=20, time_unix_s=1.5, rollback="incident-1-r1"),
+        Released(attempt=2, global_step=20, time_unix_s=1.5, rollback="incident-1-r1"),
         RunFinished(attempt=2, global_step=20, time_unix_s=1.5, reason="sigterm"),
     ],
 )

@@ -1,5 +1,5 @@
 """What each step boundary of a training costs and brings: one exchange between the ranks, posted and not waited for,
-and what all ranks then do: stop, save. With one rank there is no exchange."""
+and what all ranks then do: stop, save, park. With one rank there is no exchange."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Protocol
 import torch.distributed as dist
 
 from trainer_hooks.control.agreement import Agreement
-from trainer_hooks.control.watched_files import WatchedFiles
+from trainer_hooks.control.watched_files import Accepts, WatchedFiles
 from trainer_hooks.errors import Guard
 from trainer_hooks.ranks import ranks_of_world
 
 log = logging.getLogger(__name__)
 
-STOP, SAVE = "stop", "save"
+STOP, SAVE, PARK = "stop", "save", "park"
 KILL_FILE, SIGTERM = 1, 2
 REASONS = {KILL_FILE: "kill_file", SIGTERM: "sigterm"}
 """{level of STOP: why the training ends}; of two requests the higher counts."""
@@ -28,7 +28,7 @@ REASONS = {KILL_FILE: "kill_file", SIGTERM: "sigterm"}
 FIRST_LOOK_S = 5.0  # A start waits so long for the first look: a SAVE that is there before it is an earlier attempt's
 WAIT_S = 60.0  # for a result that decides, where something is asked for
 _MOST_PENDING = 1000  # exchanges without a result, until requests are no longer obeyed
-_NO_LONGER = "sentinel: %s; KILL, SAVE and signals are no longer obeyed by this training, which goes on"
+_NO_LONGER = "sentinel: %s; KILL, SAVE, PARK and signals are no longer obeyed by this training, which goes on"
 
 
 class Handle(Protocol):
@@ -59,6 +59,7 @@ class Due:
 
     stop: str | None = None  # The reason
     save: bool = False
+    park: bool = False
 
 
 @dataclass(slots=True)
@@ -78,16 +79,20 @@ class StepRequests:
         at_start: Mapping[str, int] | None = None,
         *,
         alone: bool,
+        parks: bool = False,
     ) -> None:
         """`ranks`: None where this rank has none, which obeys nothing unless it is `alone`, the only rank. `files`: on
-        rank 0. `at_start`: the levels that all ranks have agreed on."""
+        rank 0. `at_start`: the levels that all ranks have agreed on. `parks`: whether the trainer can, on all ranks."""
         self._ranks, self._files, self._guard, self._alone = ranks, files, guard, alone
-        self._agreement = Agreement((STOP, SAVE), at_start)
+        self._agreement = Agreement((STOP, SAVE, PARK) if parks else (STOP, SAVE), at_start)
         self._pending: deque[_Pending] = deque()
 
     @classmethod
-    def of_training(cls, folder: Path, guard: Guard, at_start: Mapping[str, int]) -> StepRequests:
-        """Of the process group that is in force; called on every rank. Never raises."""
+    def of_training(
+        cls, folder: Path, guard: Guard, at_start: Mapping[str, int], park: Accepts | None = None
+    ) -> StepRequests:
+        """Of the process group that is in force; called on every rank. Never raises. `park`: whether the text of PARK
+        asks for something, of a trainer that can park; on every rank or on none."""
         rank, world = rank_and_world()
         ranks: Exchange | None = None
         files: WatchedFiles | None = None
@@ -95,9 +100,10 @@ class StepRequests:
             ranks = ranks_of_world()
         with guard("watch the state folder"):
             if rank == 0:
-                files = WatchedFiles(folder, guard, standing=("KILL",), written=("SAVE",))
+                reads = {} if park is None else {"PARK": park}
+                files = WatchedFiles(folder, guard, standing=("KILL",), written=("SAVE",), read=reads)
                 files.first_look(FIRST_LOOK_S)
-        return cls(ranks, files, guard, at_start, alone=world == 1)
+        return cls(ranks, files, guard, at_start, alone=world == 1, parks=park is not None)
 
     def at_boundary(self, *, stop: int = 0) -> Due:
         """Never raises, and waits only where something is asked for. `stop`: the level that this rank was asked for
@@ -108,9 +114,10 @@ class StepRequests:
             if self._files is not None:
                 levels = self._files.levels
                 seen = {STOP: max(stop, KILL_FILE * levels["KILL"]), SAVE: levels["SAVE"]}
+                seen[PARK] = levels.get("PARK", 0)
         with self._guard("agree with the other ranks"):
             due = self._agreement.decide_alone(seen) if self._alone else self._with_others(seen)
-        return Due(stop=REASONS.get(due.get(STOP, 0)), save=SAVE in due)
+        return Due(stop=REASONS.get(due.get(STOP, 0)), save=SAVE in due, park=PARK in due)
 
     def close(self) -> None:
         """No file is watched any more."""

@@ -87,7 +87,8 @@ class Renewal:
         self._facts: tuple[Heartbeat, Callable[[], Attached | None]] | None = None
         self._written: Heartbeat | None = None
         self._descriptor: int | None = None
-        self._ends = threading.Event()
+        self._news = threading.Event()  # Something else is to be told, or the process ends
+        self._ends = False
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
         self._guard = Guard()
@@ -96,6 +97,7 @@ class Renewal:
     def renew_as(self, facts: Heartbeat, hook: Callable[[], Attached | None]) -> None:
         """From now on the file says this, with the attempt of the hook as soon as that is minted."""
         self._facts, self.needed = (facts, hook), True
+        self._news.set()
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="sentinel-heartbeat", daemon=True)
             self._thread.start()
@@ -110,7 +112,9 @@ class Renewal:
             if not self.needed and self._is_gone():
                 return
             soon = told.attempt is None and told.rank == 0 and self.needed
-            if self._ends.wait(1.0 if soon else told.interval_s):
+            self._news.wait(1.0 if soon else told.interval_s)
+            self._news.clear()  # what has come since is read below
+            if self._ends:
                 with contextlib.suppress(OSError):
                     self._write(replace(told, ended=True))
                 return
@@ -158,7 +162,8 @@ class Renewal:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process and self._thread is not None:  # a fork's end is not the training's
-            self._ends.set()
+            self._ends = True
+            self._news.set()
             self._thread.join(_AT_EXIT_S)
 
 

@@ -9,27 +9,39 @@ import sys
 from typing import NoReturn
 
 from sentinel.vocabulary.errors import CheckpointError, ConfigError
+from sentinel.vocabulary.parking import EXIT_PARKED_TOO_LONG, PARKED_TOO_LONG
 from trainer_hooks.gpt.arguments import parse
 
 
 def main() -> int:
-    """Exit codes: 0 the run ended (or --stop-exit-code when it was asked to), 2 wrong arguments, data or overrides."""
+    """Exit codes: 0 the run ended (or --stop-exit-code when it was asked to), 2 wrong arguments, data or overrides, 75
+    it was parked, and neither RESUME nor RELEASE came, or a rank was lost: to be started again."""
     settings = parse()
     be_a_launcher()
     import torch
     import torch.distributed as dist
 
-    from trainer_hooks.gpt.train import Trainer
+    from trainer_hooks.control.parking import ParkLostError
+    from trainer_hooks.gpt.process import Process
+    from trainer_hooks.gpt.train import run
 
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    process = Process()
     try:
-        reason = Trainer(settings).train()
-        dist.barrier()  # no rank tears its connections down while another still talks
+        reason = run(settings, process)
+        if not process.ended_parked:
+            dist.barrier()  # no rank tears its connections down while another still talks
     except (ConfigError, CheckpointError) as error:
         print(f"trainer: {error}", file=sys.stderr)
         return 2
+    except ParkLostError as error:
+        print(f"trainer: {error}", file=sys.stderr)
+        return EXIT_PARKED_TOO_LONG
     finally:
         dist.destroy_process_group()
+    if reason == PARKED_TOO_LONG:
+        print("trainer: parked too long: neither RESUME nor RELEASE came before the deadline of PARK", file=sys.stderr)
+        return EXIT_PARKED_TOO_LONG
     return 0 if reason == "finished" else int(settings.stop_exit_code)
 
 

@@ -13,9 +13,11 @@ from trainer_hooks.qk_clip import Attention, AttentionOverride
 def override_attention(engine: Any, model: GPT, standing: TrainingSettings) -> AttentionOverride | None:
     """From now on each step is changed as `standing` says; None where it changes nothing here. After the checkpoint is
     loaded. OverridesError where it can't be done."""
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    for block in blocks:  # an earlier attempt's, of the same process
+        block.heads_seen = None
     if not standing.qk_clip and not standing.lr_factor_of:
         return None
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
     layers = [Attention.fused(block.qkv, block.heads) for block in blocks]
     override = AttentionOverride(
         engine, layers, qk_clip=standing.qk_clip or 0.0, lr_factor_of=standing.lr_factor_of or {}

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from sentinel.vocabulary.codec import Form, fields_of, read
-from sentinel.vocabulary.errors import CheckpointError
+from sentinel.vocabulary.errors import CheckpointError, OverridesError
+from sentinel.vocabulary.overrides import Overrides
+from sentinel.vocabulary.parking import ResumeRequest
 from trainer_hooks.data.shards import written
 from trainer_hooks.restart import Decisions
 
@@ -46,17 +48,26 @@ def save(engine: Any, folder: Path, progress: Progress) -> str:
 def load(engine: Any, folder: Path) -> tuple[Progress, dict[str, Any] | None]:
     """Progress and RNG state of the checkpoint that `latest` names; a fresh Progress when there is no `latest`.
     CheckpointError when `latest` is torn or names what is not there: training from scratch over it would be worse."""
-    latest = folder / "latest"
-    if not latest.exists():
+    tag = named(folder)
+    if tag is None:
         return Progress(), None
-    tag = latest.read_text(encoding="utf-8", errors="replace").strip()
-    if not tag or "/" in tag or not (folder / tag).is_dir():
-        there = ", ".join(sorted((p.name for p in folder.glob("global_step*")), key=len)[-3:]) or "none"
-        raise CheckpointError(f"{latest} names {tag!r}, which is no checkpoint; the last ones are {there}")
     path, client_state = engine.load_checkpoint(str(folder), tag=tag)
     if path is None or "sentinel" not in client_state:
         raise CheckpointError(f"{folder / tag} is not a checkpoint of this trainer")
     return progress_of(client_state), client_state["rng"]
+
+
+def named(folder: Path) -> str | None:
+    """The tag of the checkpoint that `latest` names; None where there is no `latest`. CheckpointError where that names
+    what is not there."""
+    latest = folder / "latest"
+    if not latest.exists():
+        return None
+    tag = latest.read_text(encoding="utf-8", errors="replace").strip()
+    if not tag or "/" in tag or not (folder / tag).is_dir():
+        there = ", ".join(sorted((p.name for p in folder.glob("global_step*")), key=len)[-3:]) or "none"
+        raise CheckpointError(f"{latest} names {tag!r}, which is no checkpoint; the last ones are {there}")
+    return tag
 
 
 def progress_of(client_state: Mapping[str, Any]) -> Progress:
@@ -82,3 +93,12 @@ def restore_rng(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+def check_target(resume: ResumeRequest, tag: str | None, overrides: Overrides | None) -> None:
+    """Raises where what is about to be loaded is not what RESUME says: then it may be of a half-made rollback."""
+    if tag != resume.target:
+        raise CheckpointError(f"RESUME is to {resume.target or 'step 0'}, and `latest` names {tag or 'nothing'}")
+    rollback = None if overrides is None else overrides.rollback
+    if rollback != resume.rollback:
+        raise OverridesError(f"RESUME is for {resume.rollback}, and overrides.json is of {rollback or 'none'}")

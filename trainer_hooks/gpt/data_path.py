@@ -161,6 +161,11 @@ class DataPath:
         """Share of the training samples that the step draws from; None is all of them."""
         return self.order.share(self._progress.step)
 
+    def close(self) -> None:
+        """Leaves the model as it was."""
+        if self._ltd is not None:
+            self._ltd.remove()
+
     def note(self, progress: Progress) -> None:
         """Puts where all of it stands into what a checkpoint holds."""
         progress.reseeds = self.order.reseeds

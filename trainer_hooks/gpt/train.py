@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import math
-import signal
 from pathlib import Path
 
-import deepspeed
-import numpy as np
-import torch
 import torch.distributed as dist
 
 from sentinel.vocabulary.errors import OverridesError
@@ -18,60 +15,67 @@ from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
 from sentinel.vocabulary.sample import Sample
 from trainer_hooks.attaching import attach
+from trainer_hooks.control.parking import AfterPark, Parking
 from trainer_hooks.control.start import agreed_start
-from trainer_hooks.control.step_requests import SIGTERM, StepRequests
+from trainer_hooks.control.step_requests import REASONS, SIGTERM, StepRequests
 from trainer_hooks.errors import Guard
 from trainer_hooks.gpt import checkpoint
-from trainer_hooks.gpt.arguments import deepspeed_config, shape, users_own, with_free_options
+from trainer_hooks.gpt.arguments import deepspeed_config, users_own, with_free_options
 from trainer_hooks.gpt.attention import override_attention
-from trainer_hooks.gpt.data import Corpus, load_corpus
 from trainer_hooks.gpt.data_path import DataPath
-from trainer_hooks.gpt.model import GPT
+from trainer_hooks.gpt.process import Process
+from trainer_hooks.gpt.process import leave_out_unused_ops as leave_out_unused_ops
 from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
+from trainer_hooks.gpt.validation import validation_loss
 from trainer_hooks.random_ltd import DataRank
 from trainer_hooks.restart import decision_facts, due
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
+from trainer_hooks.sample.engine_calls import await_saves
 from trainer_hooks.sample.reading import Position
 
 FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
 
 
-def leave_out_unused_ops() -> None:
-    """Keeps DeepSpeed from compiling the op that inference on a CPU reduces with; call it before initialize. It takes a
-    minute on first use, and a trainer that is killed while it loads leaves a lock that every later start would wait for
-    without end (pytorch/pytorch#189245). Training does not use it."""
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+def run(settings: argparse.Namespace, process: Process) -> str:
+    """All attempts of this process, each but the first resumed in place; returns why the last one ended."""
+    while True:
+        trainer = Trainer(settings, process)
+        reason = trainer.train()
+        if process.resume is None:
+            return reason
+        del trainer
+        gc.collect()  # what it has measured with, before the next one
 
 
 class Trainer:
     """One attempt at a run."""
 
-    def __init__(self, settings: argparse.Namespace) -> None:
+    def __init__(self, settings: argparse.Namespace, process: Process | None = None) -> None:
+        """`process`: what the attempts of a process share, where one that parks can be followed by another."""
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.stop_asked = False
+        self.can_park, self.process = process is not None, process or Process()
+        self.resume, self.process.resume = self.process.resume, None
         start = agreed_start(settings.state_dir)
         guard = Guard()
-        self.requests = StepRequests.of_training(settings.state_dir, guard, start.levels)
+        self.parking = Parking(settings.state_dir, guard, lambda: self.hook.attempt if hasattr(self, "hook") else 0)
+        parks = self.parking.file.accepts if self.can_park else None
+        self.requests = StepRequests.of_training(settings.state_dir, guard, start.levels, parks)
         self.overrides = start.overrides
         self.standing = self.overrides.standing if self.overrides else TrainingSettings()
-        self.settings = settings = with_free_options(settings, self.standing.free)
+        self.settings = settings = argparse.Namespace(**vars(with_free_options(settings, self.standing.free)))
         own_json, told = users_own(settings)
         self.schedules = Schedules.of(settings, told, self.standing)
         if self.standing.total_tokens is not None:  # another end is no reason for another pace
             settings.tokens, settings.steps = self.standing.total_tokens, None
 
-        self.corpus: Corpus = load_corpus(
-            settings.data,
-            seqlen=shape(settings).seqlen,
-            vocabulary=settings.vocabulary,
-            validation_share=settings.validation_share,
-        )
-        torch.manual_seed(settings.seed)
-        model = GPT(shape(settings), self.corpus.vocabulary)
+        self.corpus = self.process.corpus(settings)
         config = deepspeed_config(settings, own_json, self.schedules.batch_size, self.world)
-        leave_out_unused_ops()
-        self.engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        tag = checkpoint.named(settings.save)
+        if self.resume is not None:
+            checkpoint.check_target(self.resume, tag, self.overrides)
+        made = self.process.engine(settings, config, from_scratch=tag is None)
+        self.engine, self.model = made.engine, made.model
         self.hook = attach(
             self.engine,
             state_dir=settings.state_dir,
@@ -86,13 +90,23 @@ class Trainer:
         )
         self.hook.saves_to(settings.save)
         guard.outer = self.hook.guard  # counted in sentinel_hook_errors_total
-        model.report_logits_to(self.hook.report_logits)
-        adam = AdamSettings.of(self.engine)
+        try:
+            self._load(made.adam)
+        except BaseException as error:
+            if self.resume is not None:  # the process of any other start ends with it, which tells the same
+                self.hook.close(f"error: {type(error).__name__}: {error}")
+            raise
+        self._report_start()
+
+    def _load(self, adam: AdamSettings) -> None:
+        """The checkpoint, and all that goes on from there, with the decided changes."""
+        settings = self.settings
+        self.model.report_logits_to(self.hook.report_logits)
         self.progress, rng = checkpoint.load(self.engine, settings.save)
         self.resumed_from = self.progress.step or None
         self.saved_step = self.progress.step
         adam.impose(self.engine, self.standing)
-        override_attention(self.engine, model, self.standing)
+        self.attention = override_attention(self.engine, self.model, self.standing)
         self.data = DataPath(
             self.engine,
             self.corpus,
@@ -107,33 +121,60 @@ class Trainer:
         if rng is not None:
             checkpoint.restore_rng(rng)
         self._apply_once()
-        self.scalars = Scalars(settings.tensorboard) if settings.tensorboard and self.rank == 0 else None
-        self._report_start()
+        self.scalars = self._open_scalars()
 
     def train(self) -> str:
-        """Trains to the end, or until asked to stop; returns why it ended: finished, sigterm or kill_file."""
-        signal.signal(signal.SIGTERM, self._ask_to_stop)
+        """Trains to the end, or until asked to stop; returns why it ended: finished, sigterm or kill_file; `parked too
+        long`, or `resumed in place …`, and then the process has what the next attempt begins from."""
+        self.process.obey_sigterm()
         reason = "finished"
         try:
             while not self._at_end():
                 self.step()
-                asked, save = self._asked()
-                if save:
+                due = self.requests.at_boundary(stop=self._stop_level())
+                if due.save and self.saved_step != self.number:
                     self.save()
-                if asked is not None:
-                    reason = asked
+                if due.stop is not None:
+                    reason = due.stop
                     break
-            if reason != "finished" and self.settings.save_on_stop:
+                if due.park and (after := self._park()).ends is not None:
+                    reason, self.process.resume = after.ends, after.resume
+                    self.process.ended_parked = after.resume is None
+                    break
+            if reason in REASONS.values() and self.settings.save_on_stop and not self.process.ended_parked:
                 self.save()
         except BaseException as error:
             reason = f"error: {type(error).__name__}: {error}"
             raise
         finally:
-            self.requests.close()
-            self.hook.close(reason)
-            if self.scalars is not None:
-                self.scalars.close()
+            self._close(reason)
         return reason
+
+    def _park(self) -> AfterPark:
+        """Waits with all ranks, no file open. An end while parked saves nothing: checkpoints may be on the move."""
+        after = self.parking.park(close=self._close_files, report=self.hook.report_park, stop=self._stop_level)
+        if after.ends is None:
+            self.scalars = self._open_scalars()
+        return after
+
+    def _close_files(self) -> None:
+        await_saves(self.engine)
+        self.hook.await_readings()
+        if self.scalars is not None:
+            self.scalars.close()
+            self.scalars = None
+
+    def _open_scalars(self) -> Scalars | None:
+        return Scalars(self.settings.tensorboard) if self.settings.tensorboard and self.rank == 0 else None
+
+    def _close(self, reason: str) -> None:
+        self.requests.close()
+        self.hook.close(reason)
+        if self.scalars is not None:
+            self.scalars.close()
+        self.data.close()
+        if self.attention is not None:
+            self.attention.remove()
 
     def step(self) -> None:
         """One optimizer step: as many micro-batches as it takes, then what is due after it."""
@@ -165,20 +206,10 @@ class Trainer:
             where = f"step {sample.global_step}  loss {sample.loss:.4f}  lr {sample.lr:.3e}"
             print(f"{where}  seqlen {sample.seqlen}  {took}", flush=True)
 
-    @torch.no_grad()
     def validate(self) -> float:
         """Mean loss at full length over a fixed set of validation samples, nats; the same on any number of ranks."""
-        engine, count = self.engine, self.settings.validation_batches * self.settings.global_batch
-        indices = np.arange(min(count, self.corpus.validation_samples))
-        engine.eval()
-        total = torch.zeros(2, dtype=torch.float64, device=engine.device)  # sum of losses, samples
-        for part in np.array_split(indices[self.rank :: self.world], max(1, len(indices) // 16)):
-            if len(part):
-                loss = engine.module(torch.from_numpy(self.corpus.validation(part)).to(engine.device))
-                total += torch.tensor([loss.item() * len(part), len(part)], device=engine.device)
-        engine.train()
-        dist.all_reduce(total)
-        mean = float(total[0] / total[1])
+        settings = self.settings
+        mean = validation_loss(self.engine, self.corpus, settings.validation_batches * settings.global_batch)
         self.data.warmup.validated(math.exp(min(mean, 700.0)), self.number)
         self.hook.validation(mean, self.corpus.seqlen)
         if self.scalars is not None and self.hook.latest is not None:
@@ -231,6 +262,8 @@ class Trainer:
         self.hook.run_started(
             parent_attempt=progress.attempt,
             resumed_from=self.resumed_from,
+            in_place=self.resume is not None,
+            can_park=self.can_park,
             **decision_facts(self.overrides, progress),
             **self.data.order.facts(progress.consumed_samples),
             free=(self.standing.free or Free()).to_json(),
@@ -255,6 +288,7 @@ class Trainer:
         if self.rank == 0:
             whence = f"from global_step{self.resumed_from}" if self.resumed_from else "from scratch"
             skipped = f", {self.data.order.skipped_samples} samples skipped" if self.data.order.skipped else ""
+            whence = f"in place, {whence}" if self.resume is not None else whence
             print(f"attempt {self.hook.attempt}, {whence}, seed {self.data.order.seed}{skipped}", flush=True)
 
     def _at_end(self) -> bool:
@@ -262,10 +296,5 @@ class Trainer:
         by_steps = settings.steps is not None and progress.step >= settings.steps
         return by_steps or (settings.tokens is not None and self.data.effective_tokens >= settings.tokens)
 
-    def _ask_to_stop(self, *_: object) -> None:
-        self.stop_asked = True
-
-    def _asked(self) -> tuple[str | None, bool]:
-        """Why to stop, where any rank was asked to, and whether a save is due; the same answer on all ranks."""
-        due = self.requests.at_boundary(stop=SIGTERM if self.stop_asked else 0)
-        return due.stop, due.save and self.saved_step != self.number
+    def _stop_level(self) -> int:
+        return SIGTERM if self.process.stop_asked else 0

@@ -28,6 +28,7 @@ from trainer_hooks.export.outputs import state_folder
 from trainer_hooks.hook import Hook
 from trainer_hooks.integrations.accelerate_engine import AccelerateEngine, why_no_engine
 from trainer_hooks.integrations.huggingface_applied import Applied, Progress
+from trainer_hooks.integrations.huggingface_parked import ParkedTrainer
 from trainer_hooks.ranks import ranks_of_world
 from trainer_hooks.sample.reading import Position
 
@@ -75,6 +76,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._watching: Any = None  # the handle of the engine's forward hook
         self._requests: StepRequests | None = None
         self._stopped: str | None = None  # Why all ranks were asked to stop
+        self.park: ParkedTrainer | None = None  # Where the trainer can park: see `train_in_place`
 
     @property
     def errors(self) -> int:
@@ -89,7 +91,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         folder = state_folder(self._attach_options.get("state_dir"), self._attach_options.get("run", "run"))
         start = agreed_start(folder)
         decided, self._stopped = start.overrides, None
-        self._requests = StepRequests.of_training(folder, self._guard, start.levels)
+        parks = self.park.begin(folder, self._guard, start.overrides, state) if self.park is not None else None
+        self._requests = StepRequests.of_training(folder, self._guard, start.levels, parks)
         with self._guard("attach") if decided is None else _refusing():
             if (why := why_no_engine(self._trainer)) is not None:
                 raise TypeError(f"this training can't be measured: {why}")
@@ -136,6 +139,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             self._stopped = self._stopped or due.stop
             control.should_training_stop = control.should_training_stop or due.stop is not None
             control.should_save = control.should_save or due.save
+            if due.park and due.stop is None and self.park is not None:
+                self.park.wait(self._engine, control, self._end)
 
     def on_evaluate(
         self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
@@ -187,6 +192,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             applies=applied.applies,
             **self._attach_options,
         )
+        if self.park is not None:
+            self.park.follow(self.hook)
         self._lr_warmup_steps = None
         self._guard.outer = self.hook.guard  # counted in sentinel_hook_errors_total
         self.hook.saves_to(args.output_dir)
@@ -205,6 +212,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 total_steps=int(state.max_steps),
                 checkpoint_interval_steps=int(state.save_steps) if by_steps else None,
                 settings=args.to_sanitized_dict(),
+                can_park=self.park is not None,
+                in_place=self.park is not None and self.park.in_place,
                 **applied.facts(),
             )
 

@@ -74,9 +74,15 @@ class AttentionOverride:
         self._parts, self._changed = parts_of(engine), self._changes(engine, lr_factor_of)
         self._old: dict[tuple[int, int], Tensor] = {}
         self.clipped_heads: Tensor | None = None  # () int64: of the last step, on the device; None before the first
+        self._handles: list[Any] = []
         for inner in inner_optimizers(engine.optimizer):
-            inner.register_step_pre_hook(self.update_coming)
-            inner.register_step_post_hook(self.update_made)
+            self._handles.append(inner.register_step_pre_hook(self.update_coming))
+            self._handles.append(inner.register_step_post_hook(self.update_made))
+
+    def remove(self) -> None:
+        """No later step is changed."""
+        for handle in self._handles:
+            handle.remove()
 
     def seen(self, layer: int, q: Tensor, k: Tensor, scale: float, **masked: Any) -> None:
         """Queries and keys of a layer's forward pass in training, as `largest_logits` takes them."""

@@ -77,7 +77,7 @@ class Ranks:
         `wait_to_leave` is True."""
         thread = threading.Thread(target=doing, name=name, daemon=True)
         thread.start()
-        self._threads.append(thread)
+        self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
     def wait_to_leave(self, timeout_s: float) -> bool:
         """Whether the process ends, or begins to within timeout_s."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -29,32 +28,77 @@ class StepHook(TakesLogits, Protocol):
     def save_coming(self) -> None: ...
 
 
-def wrap_engine(engine: Any, hook: StepHook) -> None:
-    """Calls the hook from the engine's own methods, whose arguments and results stay unchanged."""
+class _Slot:
+    """The hook that an engine calls; none once it is closed. Engines are wrapped once, whatever hooks come after."""
+
+    hook: StepHook | None = None
+
+    def tells(self, what: Callable[..., None]) -> Callable[..., None]:
+        """Calls `what` with the hook, where there is one, and the arguments."""
+
+        def tell(*args: Any, **kwargs: Any) -> None:
+            if self.hook is not None:
+                what(self.hook, *args, **kwargs)
+
+        return tell
+
+
+_SLOT = "_sentinel_slot"  # the engine's attribute
+
+
+def wrap_engine(engine: Any, hook: StepHook) -> Callable[[], None]:
+    """Calls the hook from the engine's own methods, whose arguments and results stay unchanged; until what it returns
+    is called, or another hook takes the place."""
     if hasattr(engine, "watched_by"):  # no DeepSpeed engine, but what stands for one
         engine.watched_by(hook)
-        return
-    # there since DeepSpeed 0.3; a pipeline calls it as well
-    before(engine, "_take_model_step", lambda *_, **__: _update_coming(hook))
-    if hasattr(engine, "load_checkpoint"):
-        before(engine, "load_checkpoint", lambda *_, **__: hook.load_coming())
-    if hasattr(engine, "save_checkpoint"):
-        before(engine, "save_checkpoint", partial(_save_coming, hook))
+        return getattr(engine, "unwatched", lambda: None)
+    slot = getattr(engine, _SLOT, None)
+    if not isinstance(slot, _Slot):
+        slot = _Slot()
+        _wrap(engine, slot)
+        setattr(engine, _SLOT, slot)
+    slot.hook, outputs = hook, None
     if hasattr(engine, "register_forward_hook"):
-        watch_outputs(engine, hook)
+        outputs = watch_outputs(engine, hook)
+
+    def unwrap() -> None:
+        if slot.hook is hook:
+            slot.hook = None
+        if outputs is not None:
+            outputs.remove()
+
+    return unwrap
+
+
+def _wrap(engine: Any, slot: _Slot) -> None:
+    # there since DeepSpeed 0.3; a pipeline calls it as well
+    before(engine, "_take_model_step", slot.tells(_update_coming))
+    if hasattr(engine, "load_checkpoint"):
+        before(engine, "load_checkpoint", slot.tells(lambda hook, *_, **__: hook.load_coming()))
+    if hasattr(engine, "save_checkpoint"):
+        before(engine, "save_checkpoint", slot.tells(_save_coming))
+    made = slot.tells(lambda hook: hook.step_made())
     if hasattr(engine, "train_batch"):
 
-        def take_loss(result: Any) -> None:
+        def take_loss(hook: StepHook, result: Any) -> None:
             loss = getattr(engine, "dp_group_loss", None)  # this data-parallel rank's own; the result is their mean
             hook.loss_seen(loss if isinstance(loss, Tensor) else result, of_many=False)
 
-        _watch_steps(engine, "train_batch", hook, take_loss)
+        _watch_steps(engine, "train_batch", made, slot.tells(take_loss))
     else:
-        before(engine, "backward", partial(_take_loss, hook))
-        _watch_steps(engine, "step", hook)
+        before(engine, "backward", slot.tells(_take_loss))
+        _watch_steps(engine, "step", made)
 
 
-def _update_coming(hook: StepHook) -> None:
+def await_saves(engine: Any) -> None:
+    """Waits until what DeepSpeed saves beside the training is whole: a collective, on every rank. A save is awaited
+    there at the next update as well."""
+    saver = getattr(engine, "checkpoint_engine", None)
+    if saver is not None and getattr(saver, "is_decoupled", lambda: False)():
+        engine._commit_decoupled_checkpoint()
+
+
+def _update_coming(hook: StepHook, *_: Any, **__: Any) -> None:
     hook.gradients_whole()
     hook.update_coming()
 
@@ -80,16 +124,19 @@ def _take_loss(hook: StepHook, loss: Any, *args: Any, **kwargs: Any) -> None:
     hook.loss_seen(loss, of_many=bool(of_many))
 
 
-def _watch_steps(engine: Any, name: str, hook: StepHook, made: Callable[[Any], None] = lambda _: None) -> None:
-    """From now on the hook hears of each step that the engine's method has counted; `made` gets its result first."""
+def _watch_steps(
+    engine: Any, name: str, made: Callable[[], None], result_of: Callable[[Any], None] = lambda _: None
+) -> None:
+    """From now on `made` is called after each step that the engine's method has counted; `result_of` first, with its
+    result."""
     method = getattr(engine, name)
 
     def hooked(*args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
         result = method(*args, **kwargs)
         if engine.global_steps != before:
-            made(result)
-            hook.step_made()
+            result_of(result)
+            made()
         return result
 
     setattr(engine, name, hooked)

@@ -16,7 +16,7 @@ from sentinel.adapters.checkpoints.pickled import PickleError
 from sentinel.adapters.checkpoints.reading import TORCH_FILE, Progress, read_files
 from sentinel.adapters.checkpoints.remembered import Files, Needed, Remembered
 from sentinel.adapters.checkpoints.walk import Contents, Item
-from sentinel.plan.observation import Verification
+from sentinel.plan.verification import Verification
 from sentinel.vocabulary.errors import CheckpointError, LineError
 from sentinel.vocabulary.manifest import Digested, Manifest, decode_manifest, first_difference
 from sentinel.vocabulary.names import shown

@@ -71,7 +71,12 @@ class CommandsLauncher:
             process_states[None] = _fate(newest)
         return JobsSeen(
             writers=tuple(
-                WriterSeen(id=f"job {j.job}", rollback=self._rollback_of(j.name), pending=j.state == "pending")
+                WriterSeen(
+                    id=f"job {j.job}",
+                    rollback=self._rollback_of(j.name),
+                    pending=j.state == "pending",
+                    group=j.name,
+                )
                 for j in living
             ),
             process_states=process_states,

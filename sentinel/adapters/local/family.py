@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -39,6 +39,17 @@ class Family:
         ours = ours | (children - self._before)
         above = {a for pid in ours for a in self.ancestors(pid)} & carry - self._before
         return ours | {a for a in above if all(pid in ours | above for pid in carry if a in self.ancestors(pid))}
+
+    def groups(self, pids: Sequence[int], meets: Mapping[int, tuple[str, ...]]) -> dict[int, int]:
+        """Of each the lowest number among those that were started together with it: it descends from them, or they from
+        it, or they are ranks that find one another at the same place."""
+        group = {pid: pid for pid in sorted(pids)}
+        for pid in group:
+            place = meets.get(pid)
+            kin = {group[a] for a in self.ancestors(pid) if a in group} | {group[pid]}
+            kin |= {group[one] for one in group if place and meets.get(one) == place}
+            group |= {one: min(kin) for one, of in group.items() if of in kin}
+        return group
 
     def is_sentinels(self, pid: int) -> bool:
         """Whether sentinel runs in it, here or for another run, or what sentinel was typed in: neither trains."""

@@ -34,6 +34,7 @@ class Writer(NamedTuple):
     rollback: str | None
     """The rollback that it was started for: SENTINEL_ROLLBACK in its environment, or what its journal reports where the
     environment can't be read."""
+    group: str | None = None  # the processes that were started together with it have the same
     not_ours: str | None = None  # why it is not known to be the run's own, as a sentence: it is never stopped
 
 
@@ -100,12 +101,17 @@ class LocalJobs:
         ours |= {pid for pid in carry if meets[pid] and meets[pid] in {meets.get(one) for one in ours}}
         ours = family.with_kin(ours, carry)
         made = [
-            Writer(pid, environment.get("SENTINEL_ROLLBACK"), None if pid in ours else self._why_not(pid, environment))
+            Writer(
+                pid,
+                environment.get("SENTINEL_ROLLBACK"),
+                not_ours=None if pid in ours else self._why_not(pid, environment),
+            )
             for pid, environment in sorted(found.items())
             if pid in ours or pid in named or (pid in carry and not family.is_sentinels(pid))
         ]
+        groups = family.groups([writer.pid for writer in made], meets)
         self._last = tuple(sorted(ours)) or self._last
-        return tuple(made)
+        return tuple(writer._replace(group=f"with process {groups[writer.pid]}") for writer in made)
 
     def _is_command(self, pid: int) -> bool:
         """Whether the process is the configuration's command, by all of its words but the program's folder."""

@@ -35,7 +35,12 @@ class LocalLauncher:
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
         found = self.jobs.writers(started)
         writers = tuple(
-            WriterSeen(id=f"process {w.pid}", rollback=w.rollback, foreign=w.not_ours or foreign_process(w.pid))
+            WriterSeen(
+                id=f"process {w.pid}",
+                rollback=w.rollback,
+                foreign=w.not_ours or foreign_process(w.pid),
+                group=w.group,
+            )
             for w in found
         )
         process_states: dict[str | None, ProcessState] = {}

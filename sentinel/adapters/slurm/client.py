@@ -17,9 +17,9 @@ from sentinel.adapters.slurm.jobs import UNLIMITED, JobProperties, SlurmJob
 from sentinel.vocabulary.errors import NotOurJob, SentinelError, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
 # Of SlurmJob, in the order of _FORMAT
-_FIELDS = ("id", "array", "tasks", "state", "name", "user", "comment", "dependency", "nodes", "directory")
+_FIELDS = ("id", "array", "tasks", "state", "name", "user", "comment", "dependency", "nodes", "directory", "left")
 # Unit and record separators: a job's name and comment are anybody's text. This form is the same in every Slurm.
-_FORMAT = "\x1f".join(("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E", "%N", "%Z")) + "\x1e"
+_FORMAT = "\x1f".join(("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E", "%N", "%Z", "%L")) + "\x1e"
 _SQUEUE = ("squeue", "--all", "--noheader", "--states=all", f"--format={_FORMAT}")
 
 _AWAY = re.compile(
@@ -231,6 +231,8 @@ def _jobs(shown: str) -> tuple[SlurmJob, ...]:
 
 
 def _job(parts: Sequence[str]) -> SlurmJob:
+    if len(parts) == len(_FIELDS) - 1:  # an answer that an older release has shared
+        parts = [*parts, ""]
     if len(parts) != len(_FIELDS):
         raise SlurmUnavailable("squeue", f"a line with {len(parts)} fields instead of {len(_FIELDS)}")
     shown = ("" if part in ("(null)", "N/A") else part for part in parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +14,7 @@ _ENDED = frozenset(
     ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"]
 ) | {"PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"}
 _MARK = re.compile(r"\s*\bsentinel:([^\s:]+):([^\s:]+):(\d+)")
+_LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", re.ASCII)
 _NEEDED = re.compile(r"(?P<type>[a-z]+):(?P<id>\d+)(?P<task>_(?:\d+|\*))?(?P<delay>\+\d+)?(?:\([a-z]*\))?")
 
 
@@ -30,6 +32,7 @@ class SlurmJob:
     nodes: str = ""  # Where it runs or ran, as n[1-4]; "" for nowhere yet
     dependency: str = ""  # What is not yet fulfilled, as `afterany:7(unfulfilled)`; "" for nothing
     directory: str = ""  # Its work directory; "" where Slurm does not tell it
+    left: str = "UNLIMITED"  # Of its time limit, as squeue -o %L: `1-02:03:04`, `UNLIMITED`, or a word for unknown
 
     @property
     def group(self) -> str:
@@ -42,6 +45,17 @@ class SlurmJob:
         if self.array is None:
             return self.id
         return f"{self.array}_{self.tasks}" if self.tasks.isdigit() else f"{self.array}_[{self.tasks}]"
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds that are left of its time limit; None without a limit, nan where Slurm does not tell."""
+        if self.left == "UNLIMITED":
+            return None
+        found = _LEFT.fullmatch(self.left)
+        if found is None:
+            return math.nan
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
     @property
     def waits(self) -> bool:

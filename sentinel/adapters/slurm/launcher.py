@@ -67,7 +67,14 @@ class SlurmLauncher:
                 self._jobs = ()
             return JobsSeen(known=False, why_unknown=str(error), start=StartSeen(prepares=True))
         writers = tuple(
-            WriterSeen(id=j.shown, rollback=rollback_of(j), pending=j.waits, foreign=foreign(j)) for j in jobs
+            WriterSeen(
+                id=j.shown,
+                rollback=rollback_of(j),
+                pending=j.waits,
+                foreign=foreign(j),
+                remaining_s=None if j.waits else j.remaining_s,
+            )
+            for j in jobs
         )
         prepared = self._submissions.labels()
         return JobsSeen(

@@ -95,6 +95,7 @@ _TOLD: Mapping[type[IncidentEvent], Callable[[Any], str]] = {
     log_outcomes.Intent: lambda e: _doing(e.action),
     log_outcomes.UndoIntent: lambda e: _doing(e.action),
     log_outcomes.Failed: lambda e: f"failed: {_doing(e.action)}: {e.reason}",
+    log_outcomes.InPlaceGivenUp: lambda e: f"{e.rollback} goes on by a new job, not in place: {e.reason}",
     log_outcomes.Applied: lambda e: f"{e.rollback} is carried out",
     **dict.fromkeys((log_outcomes.Proved, log_outcomes.NotVerified, log_outcomes.NotProved), _proof),
     log_outcomes.RungFailed: lambda e: f"{e.rollback} {failure(e.reason, e.proof, e.doubts)}",
@@ -111,7 +112,8 @@ def _decision(event: PlannedRollback) -> str:
     changes = "; ".join(event.changes) or "nothing is changed but the checkpoint"
     adopts = event.adopts if isinstance(event, log_events.Decided) else None
     goes_on = f", which goes on from {adopts.probe}" if adopts is not None else ""
-    return f"{event.rung!r} from {event.target.tag or 'scratch'} ({changes}){goes_on}"
+    where = ", in the same processes" if event.in_place else ""
+    return f"{event.rung!r} from {event.target.tag or 'scratch'} ({changes}){goes_on}{where}"
 
 
 def _stopped(action: Mapping[str, Any]) -> str:
@@ -131,6 +133,9 @@ _DONE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "restore_pinned": lambda a: f"brought {a['tag']} back from its pin",
     "prepare_job": lambda _: "prepared the restart",
     "stop_job": _stopped,
+    "park": lambda a: f"parked attempt {a['attempt']}",
+    "resume": lambda a: f"resumed attempt {a['attempt']} in its own processes from {a['target'] or 'scratch'}",
+    "release": lambda a: f"released attempt {a['attempt']}, which trains on",
     "quarantine_checkpoints": lambda a: f"moved {span(a['tags'])} into the quarantine ({len(a['tags'])})",
     "point_latest": _pointed,
     "cut_tensorboard": lambda a: f"cut TensorBoard at step {a['at']['global_step']}",

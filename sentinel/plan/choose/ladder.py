@@ -38,6 +38,10 @@ class Rung(OptimizerSettings):
     failed (another checkpoint only where saves are closer than that), and during the first 3 LR warmups before the
     upper half of the LR ramp; before_risky_window: that at any time; scratch: no checkpoint at all."""
 
+    restart: Literal["job"] | None = None
+    """"job": this rung is restarted by a new job, never in place, as where it suspects the machine or the state of the
+    process. None: as [policy] restart says."""
+
     reseed: bool = False
     """Permute the data that is not yet consumed with a new seed; once."""
 
@@ -175,7 +179,7 @@ class Rung(OptimizerSettings):
         ]
         if self.compound and not any(key.endswith("_factor") for key in set_keys):
             raise ConfigError(f"rung {self.name!r}: compound says how factors count, and the rung has none")
-        if not set_keys:
+        if not {*set_keys} - {"restart"}:
             raise ConfigError(f"rung {self.name!r} changes nothing: the same run would diverge the same way again")
         for alone, does in (
             ("wait_steps", "starts nothing"),

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from sentinel.plan.choose.ladder import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range, outside
+from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE, POSITIVE_OR_INF, Range, outside
 
 # observe: watch, page, log what would be done; approve: ask a person (`sentinel approve`), then do it; act: do it
 Mode = Literal["observe", "approve", "act"]
@@ -35,7 +35,8 @@ class Policy:
     """Rollbacks over the run's life; when they are spent, sentinel stops and asks for a person."""
 
     start_budget: Annotated[int, AT_LEAST_1] = 3
-    """Starts of the job for one rollback, and restarts after crashes in a row without a new checkpoint."""
+    """Starts of the job for one rollback, and restarts after crashes in a row without a new checkpoint. A resume in
+    place counts as a start, here and in max_starts_per_hour."""
 
     max_starts_per_hour: Annotated[int, AT_LEAST_1] = 6
     """Starts of the job by sentinel within an hour, for whatever reason: a bound for the case that all else is wrong. A
@@ -66,6 +67,18 @@ class Policy:
 
     cooldown_s: Annotated[float, AT_LEAST_0] = 0.0
     """Seconds between the decision for one rollback and the next."""
+
+    restart: Literal["auto", "in_place", "job"] = "auto"
+    """How a rollback restarts the training (docs/IN_PLACE.md). auto: in the same processes where the newest attempt has
+    declared that it can park, else by a new job; in_place: the same, and where a job runs that can't park, a person is
+    asked; job: always by a new job. A rung may ask for a new job by itself."""
+
+    park_within_s: Annotated[float, POSITIVE] = 120.0
+    """Seconds within which a trainer has to be parked; else its job is stopped, and started again by the ordinary
+    way."""
+
+    min_remaining_s: Annotated[float, AT_LEAST_0] = 3600.0
+    """slurm: no restart in place where less is left of the job's time limit, in seconds; a new job has a whole one."""
 
     confirm_within_s: Annotated[float, POSITIVE_OR_INF] = 900.0
     """Seconds from the start of the job until it has to have confirmed the mitigation."""

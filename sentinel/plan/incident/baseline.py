@@ -13,7 +13,8 @@ from sentinel.judge.recovery_check import WINDOW, BestMean
 from sentinel.vocabulary.codec import Described, read
 from sentinel.vocabulary.overrides import STANDING
 from sentinel.vocabulary.pacing import Position, Track
-from sentinel.vocabulary.sample import AS_REPORTED, RunStarted, Sample, reported_settings
+from sentinel.vocabulary.reported_settings import AS_REPORTED, reported_settings
+from sentinel.vocabulary.sample import RunStarted, Sample
 from sentinel.vocabulary.training_settings import Free, TrainingSettings, settings_of
 
 _CONFIRMS_STEPS, _CONFIRM = 100, 2  # after the late end: a reading has moved where one of the next two has too

@@ -32,6 +32,7 @@ from sentinel.plan.incident.log_outcomes import (
     Closed,
     Done,
     IncidentStopped,
+    InPlaceGivenUp,
     Intent,
     NotProved,
     Purged,
@@ -198,6 +199,9 @@ def _of_rollback(incident: Incident, rollback: Rollback, event: IncidentEvent) -
             _intended(rollback, event)
         case Applied():
             rollback.applied, incident.status = True, "applied"
+        case InPlaceGivenUp():
+            rollback.in_place, rollback.given_up, rollback.applied = False, event.reason, False
+            incident.status = "decided"
         case ChecksShown():
             rollback.attempt = event.attempt
             rollback.proof, rollback.doubts = event.proof
@@ -206,6 +210,8 @@ def _of_rollback(incident: Incident, rollback: Rollback, event: IncidentEvent) -
             rollback.failed, incident.status = event.reason, "open"
 
 
+STARTS = ("start_job", "resume")
+"""Kinds of the actions after which a new attempt begins."""
 _CHANGES_THE_RUN = ("quarantine_checkpoints", "point_latest", "cut_tensorboard", "branch_wandb", "write_overrides")
 
 
@@ -215,7 +221,12 @@ def _intended(rollback: Rollback, event: Intent) -> None:
         rollback.after_attempt = event.after_attempt
     if kind in _CHANGES_THE_RUN:
         rollback.begun, rollback.taken_back = True, False
-    if kind == "start_job":
+    if kind == "park":
+        rollback.park_asked_unix_s = rollback.park_asked_unix_s or event.time_unix_s
+    elif kind == "release":
+        rollback.park_asked_unix_s = None
+    if kind in STARTS:
+        rollback.resumed = kind == "resume"
         rollback.starts += 1
         rollback.last_start_unix_s, rollback.last_start_attempt = event.time_unix_s, event.after_attempt
     elif kind == "stop_job" and details["except_for" if "except_for" in details else "spare"] is None:  # older logs
@@ -239,13 +250,13 @@ def _opened(event: Opened) -> Incident:
 
 def proposed_in(event: PlannedRollback) -> Rollback:
     """The decision that an event holds."""
-    same = ("rung", "hypothesis", "overrides", "changes", "lost_steps", "lost_gpu_hours", "unconfirmed", "in_script")
+    of_changes = ("rung", "hypothesis", "overrides", "changes", "unconfirmed", "in_script")
+    same = (*of_changes, "lost_steps", "lost_gpu_hours", "restart", "in_place")
     made = Rollback(
         id=event.rollback,
         target_tag=event.target.tag,
         target_step=event.target.global_step,
         decided_unix_s=event.time_unix_s,
-        restart=event.restart,
         **{name: getattr(event, name) for name in same},
     )
     if isinstance(event, Decided):

@@ -64,6 +64,10 @@ class Rollback:
     unconfirmed: tuple[str, ...] = ()  # names of checks that the plan said beforehand can't be confirmed
     in_script: bool = False  # whether its changes were made in the job script, in that trainer's own form
     restart: bool = True  # whether the job is started again after the rollback
+    in_place: bool = False  # whether the training is resumed in its own processes, and not by a new job
+    given_up: str | None = None  # why it is not resumed in place after all; then by a new job
+    park_asked_unix_s: float | None = None  # since when its trainer is asked to park; None while it is not
+    resumed: bool = False  # whether its trainer's resume was intended, and no start of a job since
     after_attempt: int | None = None  # the newest attempt at the decision, 0 for none; None: an older log has no word
     known_jobs: tuple[str, ...] = ()  # what ran or waited at the decision, as a launcher names it
     place: Place | None = None  # the save folder that it was decided for; None: an older log has no word
@@ -73,7 +77,7 @@ class Rollback:
     begun: bool = False  # whether an action upon the run's files was intended: they may have been changed
     applied: bool = False  # whether every action of it was seen done
     taken_back: bool = False  # whether what was done of it has been taken back since
-    starts: int = 0  # how often the job's start was intended
+    starts: int = 0  # how often the job's start, or its resume in place, was intended
     last_start_unix_s: float | None = None
     last_start_attempt: int | None = None  # the newest attempt then, 0 for none; None where it was not recorded
     attempt: int | None = None  # the attempt that was started for it
@@ -272,4 +276,6 @@ def digest_of(decision: Rollback) -> str:
         "unconfirmed": decision.unconfirmed,
         "restart": decision.restart,
     }
+    if decision.in_place:
+        document["in_place"] = True
     return hashlib.sha256(dump_json(document).encode()).hexdigest()

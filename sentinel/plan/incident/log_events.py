@@ -144,6 +144,8 @@ class AdoptedProbe:
 class PlannedRollback(OfIncident):
     """A rung, its target and what it changes."""
 
+    seldom: ClassVar[tuple[str, ...]] = ("in_place",)
+
     rollback: str
     rung: str
     hypothesis: str
@@ -155,6 +157,7 @@ class PlannedRollback(OfIncident):
     unconfirmed: tuple[str, ...] = ()  # names of checks that can't be confirmed
     in_script: bool = False  # whether the job script carries its changes
     restart: bool = True  # whether the job is started again
+    in_place: bool = False  # whether in its own processes; an older release has no word
 
     def __post_init__(self) -> None:
         checked_name(self.rollback, "rollback")
@@ -173,7 +176,7 @@ class PlannedRollback(OfIncident):
 class Decided(PlannedRollback, kind="decided"):
     """What the coming intents carry out."""
 
-    seldom = ("adopts", "save_folder")
+    seldom = ("in_place", "adopts", "save_folder")
 
     adopts: AdoptedProbe | None = None  # of an older release
     newest_attempt: int | None = None  # 0 for none; None: an older release has no word

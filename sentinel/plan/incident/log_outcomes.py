@@ -85,6 +85,14 @@ class Applied(OfIncident, kind="applied"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InPlaceGivenUp(OfIncident, kind="in_place_given_up"):
+    """The training can't be resumed in its own processes: the rollback goes on by a new job."""
+
+    rollback: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCheck:
     """One thing that was to be so after a restart."""
 

@@ -42,6 +42,15 @@ class StopJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """Ask the trainer to stand at a step boundary with its files closed, and see it parked, in place of its end."""
+
+    attempt: int
+    rollback: str
+    deadline_unix_s: float  # when a trainer that is still parked ends itself
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineCheckpoints:
     """Move checkpoints aside, by rename: never delete."""
 
@@ -105,6 +114,24 @@ class StartJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """Have the parked trainer begin a new attempt in its own processes, from the target and with overrides.json."""
+
+    attempt: int
+    rollback: str
+    target: str | None  # None is from scratch
+    global_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Have the parked trainer train on in the same attempt, as if it had not been parked."""
+
+    attempt: int
+    rollback: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskForSave:
     """Ask the trainer for a checkpoint at the end of its step: STATE_DIR/SAVE, which a trainer may not know."""
 
@@ -113,8 +140,9 @@ class AskForSave:
 
 
 _OfTheRun = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob | AskForSave
+_InPlace = Park | Resume | Release
 _MovesFiles = QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides
-Action = _OfTheRun | _MovesFiles | FollowBisect
+Action = _OfTheRun | _InPlace | _MovesFiles | FollowBisect
 
 MOVES_FILES = get_args(_MovesFiles)  # what a rollback does between the old job and the new one
 
@@ -158,18 +186,27 @@ def _branched(action: BranchWandb) -> str:
     return f"begin a W&B run …-{action.rollback} {way} the trainer's run up to step {action.global_step}"
 
 
+def _resumed(action: Resume) -> str:
+    return (
+        f"resume attempt {action.attempt} in its own processes from {action.target or 'scratch'} as {action.rollback}"
+    )
+
+
 # its name in JSON, and what it is going to do; what it has done: `sentences`
 _NAMED: Mapping[type, tuple[str, Callable[[Any], str]]] = {
     VerifyCheckpoint: ("verify_checkpoint", lambda a: f"read {a.tag} whole and check it"),
     RestorePinned: ("restore_pinned", lambda a: f"bring {a.tag} back from its pin"),
     PrepareJob: ("prepare_job", lambda a: f"write and check what {a.rollback or 'the restart'} will submit"),
     StopJob: ("stop_job", lambda a: f"stop the job ({', '.join(a.jobs)}) and see it gone"),
+    Park: ("park", lambda a: f"park attempt {a.attempt} at a step boundary and see that it writes nothing more"),
     QuarantineCheckpoints: ("quarantine_checkpoints", _moved),
     PointLatest: ("point_latest", _pointed),
     CutTensorBoard: ("cut_tensorboard", _cut),
     BranchWandb: ("branch_wandb", _branched),
     WriteOverrides: ("write_overrides", lambda a: f"write overrides.json for {a.overrides.rollback}"),
     StartJob: ("start_job", lambda a: f"start the job again{f' as {a.rollback}' if a.rollback else ''}"),
+    Resume: ("resume", _resumed),
+    Release: ("release", lambda a: f"let attempt {a.attempt} train on, as if it had not been parked"),
     FollowBisect: ("follow_bisect", lambda a: f"follow the probes of {a.incident}'s bisect"),
     AskForSave: ("ask_for_save", lambda a: f"ask the trainer for a save, for the attention logits at step {a.step}"),
 }

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.ladder import Rung
-from sentinel.plan.choose.mitigation import changes, not_applied, overrides_for, plain_overrides
+from sentinel.plan.choose.mitigation import changes, not_applied, overrides_for
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import Target, choose_target
 from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.incident.incident import Incident, Rollback, Skip, Wait, incident_id, rollback_id
-from sentinel.plan.observation import Life, SpoiltSpan
+from sentinel.plan.incident.incident import Incident, Rollback, Skip, Wait, rollback_id
+from sentinel.plan.observation import Life
 from sentinel.plan.restart.forecast import gpu_hours, lost_so_far, lost_steps
+from sentinel.plan.restart.in_place.way import Way, way_of
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.rollback import ELSEWHERE, Plan, no_room, not_yet_verified, on_hold, plan_rollback
 from sentinel.plan.starts.proof import unreported
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides
+from sentinel.vocabulary.overrides import Anchor, Overrides
 
 
 def plan_recovery(facts: Facts, policy: Policy) -> Plan:
@@ -63,9 +62,11 @@ def decide_rung(incident: Incident, facts: Facts, policy: Policy) -> Plan:
         return refused
     if rung.bisect:
         return plan_found(rung, incident, facts, policy)
+    if (way := way_of(facts, policy, rung=rung.restart)).refused:
+        return Plan(refusal=f'[policy] restart is "in_place": {way.why}')
     target = choose_target(incident, rung, facts.folders, facts.readings, policy)
     try:
-        decision = _decision(incident, rung, target, facts, policy)
+        decision = _decision(incident, rung, target, way, facts, policy)
     except ConfigError as error:
         return skipped(rung, str(error))
     return _checked(decision, target, rung, incident, facts, policy)
@@ -92,13 +93,14 @@ def plan_found(rung: Rung, incident: Incident, facts: Facts, policy: Policy) -> 
     once = found.overrides.once
     named = replace(found.overrides, rollback=ours, once=None if once is None else replace(once, id=ours))
     target = Target(tag=found.tag, global_step=found.global_step, reason=f"the bisect began there: {found.reason}")
-    decision = decision_of(named, incident.baseline, facts, rung=rung.name, hypothesis=found.reason, target=target)
+    way, of_rung = way_of(facts, policy, rung=rung.restart), {"rung": rung.name, "hypothesis": found.reason}
+    decision = decision_of(named, incident.baseline, facts, **of_rung, target=target, way=way)
     return _checked(decision, target, rung, incident, facts, policy)
 
 
 def _checked(decision: Rollback, target: Target, rung: Rung, incident: Incident, facts: Facts, policy: Policy) -> Plan:
     """The plan of the decision, where the trainer makes its changes, its target is whole and it is not too dear."""
-    if decision.restart and (unapplied := _not_applied(decision.overrides, incident.baseline, facts)) is not None:
+    if decision.restart and (unapplied := unapplied_by(decision.overrides, incident.baseline, facts)) is not None:
         return skipped(rung, unapplied)
     if (first := not_yet_verified(facts.folders.checkpoint(target.tag) if target.tag else None)) is not None:
         return first
@@ -108,7 +110,8 @@ def _checked(decision: Rollback, target: Target, rung: Rung, incident: Incident,
     return plan if plan.refusal is not None else Plan(actions=plan.actions, decision=decision, reason=target.reason)
 
 
-def _not_applied(overrides: Overrides, baseline: Baseline, facts: Facts) -> str | None:
+def unapplied_by(overrides: Overrides, baseline: Baseline, facts: Facts) -> str | None:
+    """What of the overrides the trainer does not make, as a sentence; None where it makes all."""
     return not_applied(overrides, baseline, facts.settings, facts.jobs.start)
 
 
@@ -117,7 +120,7 @@ def skipped(rung: Rung, reason: str) -> Plan:
     return Plan(skip=skip, reason=f"rung {rung.name!r} is skipped: {reason}")
 
 
-def _decision(incident: Incident, rung: Rung, target: Target, facts: Facts, policy: Policy) -> Rollback:
+def _decision(incident: Incident, rung: Rung, target: Target, way: Way, facts: Facts, policy: Policy) -> Rollback:
     anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
     if target.tag is not None:
         anchor = facts.readings.anchor(target.global_step)
@@ -130,7 +133,8 @@ def _decision(incident: Incident, rung: Rung, target: Target, facts: Facts, poli
         new_seed=facts.settings.new_seed(incident.baseline),
         onset_past=onset_past(incident, policy),
     )
-    return decision_of(overrides, incident.baseline, facts, rung=rung.name, hypothesis=rung.hypothesis, target=target)
+    of_rung = {"rung": rung.name, "hypothesis": rung.hypothesis}
+    return decision_of(overrides, incident.baseline, facts, **of_rung, target=target, way=way)
 
 
 def decision_of(
@@ -141,9 +145,10 @@ def decision_of(
     rung: str,
     hypothesis: str,
     target: Target,
-    restart: bool = True,
+    way: Way | None,
 ) -> Rollback:
-    """The rollback to the target with these overrides: what it changes, loses, and what can't be confirmed of it."""
+    """The rollback to the target with these overrides: what it changes, loses, and what can't be confirmed of it.
+    `way`: how the training is started again; None where a person starts it."""
     lost, unconfirmable = lost_steps(target.global_step, facts), tuple(unreported(overrides, baseline))
     if overrides.once is not None and facts.jobs.start.rewrites_script:  # it keeps no record of what it did once
         unconfirmable += (f"one-shot changes of {overrides.once.id}",)
@@ -160,7 +165,8 @@ def decision_of(
         lost_gpu_hours=gpu_hours(lost, facts),
         unconfirmed=unconfirmable,
         in_script=facts.jobs.start.rewrites_script,
-        restart=restart,
+        restart=way is not None,
+        in_place=way is not None and way.in_place,
         after_attempt=max((a.number for a in facts.liveness.attempts), default=0),
         known_jobs=tuple(w.id for w in facts.jobs.writers),
         place=facts.folders.place,
@@ -220,82 +226,3 @@ def _too_dear(decision: Rollback, facts: Facts, policy: Policy) -> Plan | None:
     return Plan(
         refusal=f"the rollback would cost {cost:.3g} GPU-hours, and {left:.3g} are left of the budget of {budget:g}"
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManualRollback:
-    """What the person said."""
-
-    to: str  # a tag, or "scratch"
-    rung: str | None = None
-    seed: int | None = None
-    start: bool = True
-    force: bool = False
-
-
-def plan_by_hand(wanted: ManualRollback, facts: Facts, policy: Policy) -> Plan:
-    """The plan for a person's own rollback, or a refusal. The budget is sentinel's own and does not bind a person."""
-    target = None if wanted.to == "scratch" else facts.folders.checkpoint(wanted.to)
-    if wanted.to != "scratch" and target is None:
-        near = ", ".join(c.tag for c in facts.folders.checkpoints[-5:])
-        if not near:
-            return Plan(refusal=f"there is no checkpoint {wanted.to!r}: the run has none")
-        return Plan(refusal=f"there is no checkpoint {wanted.to!r}; the last ones are {near}")
-    step = target.global_step if target else 0
-    onset = facts.verdict.onset_range
-    if onset is not None and step >= onset[0] and not wanted.force:
-        return Plan(
-            refusal=f"{wanted.to} is after the onset (step {onset[0]}) and contains the divergence; use an earlier "
-            "target or pass --force"
-        )
-    if target is not None and not wanted.force and (unhealthy := facts.readings.unhealthy_at(step)) is not None:
-        why = unhealthy.reason
-        if isinstance(unhealthy, SpoiltSpan):
-            return Plan(refusal=f"{target.tag} is not certified: {why}; use an earlier target or pass --force")
-        return Plan(refusal=f"{target.tag} contains the divergence: {why}; use an earlier target or pass --force")
-    if wanted.start and not wanted.force and (refused := no_room(facts)) is not None:
-        return refused
-    incident = incident_id(facts.next_incident)
-    try:
-        overrides = _overrides(wanted, facts, policy, incident, step)
-    except ConfigError as error:
-        return Plan(refusal=str(error))
-    if wanted.start and (unapplied := _not_applied(overrides, facts.settings.baseline, facts)) is not None:
-        return Plan(refusal=unapplied)
-    decision = decision_of(
-        overrides,
-        facts.settings.baseline,
-        facts,
-        rung=wanted.rung or "by hand",
-        hypothesis="a person's",
-        target=Target(tag=target.tag if target else None, global_step=step, reason=f"a person asked for {wanted.to}"),
-        restart=wanted.start,
-    )
-    plan = plan_rollback(decision, facts, policy)
-    return replace(plan, decision=None if plan.refusal else decision, reason=f"back to {wanted.to}")
-
-
-def _overrides(wanted: ManualRollback, facts: Facts, policy: Policy, incident: str, step: int) -> Overrides:
-    at: dict[str, Any] = {"incident": incident, "rollback": rollback_id(incident, 1), "anchor": Anchor(global_step=0)}
-    if step:
-        at["anchor"] = facts.readings.anchor(step)
-    if wanted.rung is None:
-        overrides = plain_overrides(facts.settings.baseline, **at)
-    else:
-        rung = next((r for r in policy.ladder if r.name == wanted.rung), None)
-        if rung is None:
-            known = ", ".join(r.name for r in policy.ladder)
-            raise ConfigError(f"the ladder has no rung {wanted.rung!r}; it has {known}")
-        past, seed = _onset_past(facts, policy), facts.settings.new_seed(facts.settings.baseline)
-        overrides = overrides_for(rung, facts.settings.baseline, **at, new_seed=seed, onset_past=past)
-    if wanted.seed is not None:
-        overrides = replace(overrides, once=replace(overrides.once or Once(id=at["rollback"]), seed=wanted.seed))
-    return overrides
-
-
-def _onset_past(facts: Facts, policy: Policy) -> int | None:
-    """consumed_samples up to `margin_steps` past the late end of the onset, as far as the journals know it."""
-    onset = facts.verdict.onset_range
-    late = onset[1] if onset is not None else math.inf
-    known = [step for step in facts.readings.positions if late <= step <= late + policy.margin_steps]
-    return facts.readings.positions[max(known)].consumed_samples if known else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.observation import AttemptSeen, FileSeen, JobsSeen, Life, LivenessEvidence
+from sentinel.plan.restart.in_place.parked import why_not_parked
 from sentinel.vocabulary.sample import RunStarted
 
 _SETTLE_S = 60.0  # seconds without a sign of life that an end needs which is likely, and not certain
@@ -30,7 +31,9 @@ def life_of(evidence: LivenessEvidence, *, except_for: str | None = None) -> Liv
     sees it, so that it can be stopped. Gone: the scheduler says by id that the job has ended, or the process is seen
     dead on its own machine, or an attempt's files were silent for `gone_after_s`. All else is unknown: a fresh file
     without a visible job, an attempt that grows after its job has ended, and a checkpoint or a log of any age where
-    no attempt is known, since a save can take its time and the journal may lie elsewhere."""
+    no attempt is known, since a save can take its time and the journal may lie elsewhere. Parked: alive, and every
+    witness agrees that it writes nothing until it is resumed; asked with `except_for`, only where it waits for just
+    that rollback."""
     jobs = evidence.jobs
     if not jobs.known:
         return Liveness(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
@@ -51,7 +54,7 @@ def life_of(evidence: LivenessEvidence, *, except_for: str | None = None) -> Liv
             f"for {evidence.gone_after_s:g} s",
         )
     if running:
-        return Liveness(Life.ALIVE, " and ".join(running))
+        return _parked(evidence, except_for) or Liveness(Life.ALIVE, " and ".join(running))
     if (file := _unreported(evidence, except_for)) is not None:
         return Liveness(
             Life.UNKNOWN,
@@ -61,6 +64,19 @@ def life_of(evidence: LivenessEvidence, *, except_for: str | None = None) -> Liv
     process_state = next((attempt.process_state for attempt in _of_others(evidence, except_for)), None)
     why = process_state.sentence if process_state is not None else "no job of the run is seen"
     return Liveness(Life.GONE, why)
+
+
+def _parked(evidence: LivenessEvidence, except_for: str | None) -> Liveness | None:
+    parked = evidence.parked
+    if (
+        parked is None
+        or except_for not in (None, parked.rollback)
+        or why_not_parked(evidence, parked.rollback) is not None
+    ):
+        return None
+    at = f"attempt {parked.attempt} is parked at step {parked.global_step}"
+    sentence = f"{at}: it writes nothing, and waits for {parked.rollback}"
+    return Liveness(Life.PARKED, sentence)
 
 
 def hindered(evidence: LivenessEvidence, *, except_for: str | None = None) -> str | None:
@@ -76,9 +92,11 @@ def hindered(evidence: LivenessEvidence, *, except_for: str | None = None) -> st
 def quiet_left_s(evidence: LivenessEvidence, *, except_for: str | None = None) -> float:
     """Seconds for which nothing may be moved or started yet: a file of the checkpoints has changed a moment ago,
     whatever is known of the job. 0 while a job is seen, which has to be stopped first, or where that of the rollback
-    `except_for` has begun, which saves."""
+    `except_for` has begun, which saves. A job that says to be parked for that rollback is not stopped."""
     begun = {*(a.rollback for a in evidence.attempts), *(w.rollback for w in evidence.jobs.writers if not w.pending)}
-    if (except_for is not None and except_for in begun) or any(not writer.pending for writer in evidence.jobs.writers):
+    stays = evidence.parked is not None and evidence.parked.rollback == except_for
+    runs = any(not writer.pending for writer in evidence.jobs.writers)
+    if (except_for is not None and except_for in begun) or (runs and not stays):
         return 0.0
     return max(
         (evidence.quiet_s - max(0.0, file.age_s) for file in evidence.files_seen if file.checkpoint),

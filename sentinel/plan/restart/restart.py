@@ -9,6 +9,7 @@ from itertools import pairwise
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts
+from sentinel.plan.incident.events import STARTS
 from sentinel.plan.incident.log_events import Decided
 from sentinel.plan.incident.log_outcomes import Intent
 from sentinel.plan.outcome import Outcome, Turn
@@ -73,7 +74,7 @@ def fruitless_starts(facts: Facts) -> int:
     for event in facts.events:
         if isinstance(event, Decided):
             begun_after.clear()
-        elif isinstance(event, Intent) and event.action.kind == "start_job":
+        elif isinstance(event, Intent) and event.action.kind in STARTS:
             begun_after.append(event.newest_attempt or 0)
     saved = [attempt.number for attempt in facts.readings.journals if attempt.saved]
     spans = pairwise([*begun_after, math.inf])

@@ -17,15 +17,19 @@ from sentinel.plan.restart.actions import (
     Action,
     BranchWandb,
     CutTensorBoard,
+    Park,
     PointLatest,
     PrepareJob,
     QuarantineCheckpoints,
     RestorePinned,
+    Resume,
     StartJob,
     StopJob,
     VerifyCheckpoint,
     WriteOverrides,
 )
+from sentinel.plan.restart.in_place.stage import Stage, deadline_unix_s, stage_of
+from sentinel.plan.restart.in_place.way import Way
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.vocabulary.overrides import Anchor
 
@@ -43,6 +47,8 @@ class Plan:
     decision: Rollback | None = None  # made by this plan, and to be recorded before any of its actions
     wait: Wait | None = None  # begun by this plan, and to be recorded: nothing is done but to watch
     skip: Skip | None = None  # a rung that can't be carried out, to be recorded: then the next rung is decided
+    way: Way | None = None  # how the decision restarts the training, and why so; None where it does not
+    gives_up: str | None = None  # why a decision is not carried out in place after all, to be recorded
     bisects: bool = False  # whether the cause is to be asked for first, by the incident's bisect
     refusal: str | None = None  # why nothing is done; a sentence. Then there are no actions.
     waits: bool = False  # whether the refusal passes by itself (a cooldown) or by a person's word (pause)
@@ -50,15 +56,17 @@ class Plan:
 
 
 def plan_rollback(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
-    """The actions that are still missing to carry the decision out: first the old job is stopped, then files are moved.
-    Empty once the decision's own job runs or has run: the files that it writes must not be moved."""
+    """The actions that are still missing to carry the decision out: first the old job is stopped, or its trainer is
+    parked, then files are moved. Empty once the decision's own job runs or has run: the files that it writes must not
+    be moved."""
     ours, incident = decision.id, decision.overrides.incident
     if facts.jobs.elsewhere:
         return Plan(refusal=ELSEWHERE, waits=True)
     if (why := hindered(facts.liveness, except_for=ours) or elsewhere(decision, facts.folders.place)) is not None:
         return Plan(refusal=why, waits=True)
     others = tuple(w.id for w in facts.jobs.writers if w.rollback != ours)
-    alive = len(others) < len(facts.jobs.writers)
+    same_processes = decision.in_place or decision.resumed  # what they start since names this rollback, and is theirs
+    alive = len(others) < len(facts.jobs.writers) and not same_processes
     carried_out = ours in facts.started_rollbacks or alive
     if (others or not carried_out) and (begun := _left_running(decision, facts)) is not None:
         return begun
@@ -68,6 +76,8 @@ def plan_rollback(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
     no_restart = no_start(facts, policy, ours) if decision.restart else None  # before anything is stopped
     if (blocked := _target_in_doubt(decision, facts) or no_restart) is not None:
         return blocked
+    if decision.in_place:
+        return _in_place(decision, facts, policy)
     if not others and (why := settles(facts.liveness, except_for=ours)) is not None:
         return Plan(refusal=why, waits=True)
     actions: list[Action] = []
@@ -76,13 +86,39 @@ def plan_rollback(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
     if others:
         actions.append(StopJob(others))
     actions += _of_files(decision, facts)
-    if facts.folders.overrides != decision.overrides:
-        actions.append(WriteOverrides(decision.overrides))
     if decision.restart:
-        if decision.starts >= policy.start_budget:
-            return Plan(refusal=f"the job was started {decision.starts} times for {ours} and never reported a start")
+        if (spent := _starts_spent(decision, policy)) is not None:
+            return spent
         actions.append(StartJob(incident, ours))
     return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}{_verified(decision, facts)}")
+
+
+def _in_place(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
+    """The same between Park and Resume, in place of the job's stop and start. A trainer that was resumed writes: until
+    it has reported itself nothing is moved."""
+    ours, standing = decision.id, stage_of(decision, facts, policy)
+    if standing.stage is Stage.LOST:
+        return Plan(gives_up=standing.why, reason=f"{ours} goes on by a new job: {standing.why}")
+    if standing.stage is Stage.RESUMED:
+        return Plan(reason=standing.why)
+    if standing.stage is Stage.PARKED and (why := settles(facts.liveness, except_for=ours)) is not None:
+        return Plan(refusal=why, waits=True)
+    if (spent := _starts_spent(decision, policy)) is not None:
+        return spent
+    attempt, actions = decision.after_attempt or 0, list[Action]()
+    if standing.stage is Stage.PARKS:
+        actions.append(Park(attempt, ours, deadline_unix_s(decision, facts, policy)))
+    actions += _of_files(decision, facts)
+    actions.append(Resume(attempt, ours, decision.target_tag, decision.target_step))
+    return Plan(
+        actions=tuple(actions), reason=f"carry out {ours} in place: {decision.rung}{_verified(decision, facts)}"
+    )
+
+
+def _starts_spent(decision: Rollback, policy: Policy) -> Plan | None:
+    if decision.starts < policy.start_budget:
+        return None
+    return Plan(refusal=f"the job was started {decision.starts} times for {decision.id} and never reported a start")
 
 
 def elsewhere(decision: Rollback, now: Place | None) -> str | None:
@@ -147,7 +183,7 @@ def _left_running(decision: Rollback, facts: Facts) -> Plan | None:
 
 
 def _of_files(decision: Rollback, facts: Facts) -> Iterator[Action]:
-    """Back to the target: later checkpoints, `latest`, and what was logged after it."""
+    """Back to the target: later checkpoints, `latest`, what was logged after it, and what the restart is to apply."""
     ours, incident = decision.id, decision.overrides.incident
     later = [c for c in facts.folders.checkpoints if c.global_step > decision.target_step and not c.only_pinned]
     if later:
@@ -156,6 +192,8 @@ def _of_files(decision: Rollback, facts: Facts) -> Iterator[Action]:
         by_newest = facts.folders.by_newest
         yield PointLatest(decision.target_tag, decision.target_step, incident, ours, by_newest)
     yield from _of_logs(decision, facts)
+    if facts.folders.overrides != decision.overrides:
+        yield WriteOverrides(decision.overrides)
 
 
 def _carried_out(decision: Rollback, facts: Facts, policy: Policy, stop: tuple[StopJob, ...]) -> Plan:

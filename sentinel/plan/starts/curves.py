@@ -13,7 +13,7 @@ from sentinel.plan.starts.evidence import FIRST_STEPS, PRINTED
 from sentinel.plan.starts.proof import Check, confirmed, contradicted, silent
 from sentinel.vocabulary.codec import read
 from sentinel.vocabulary.pacing import LrSchedule
-from sentinel.vocabulary.sample import AS_REPORTED
+from sentinel.vocabulary.reported_settings import AS_REPORTED
 
 ORDER = "data order of another seed"
 LOST, TWICE, OTHER_LR = "scheduler lost", "scheduler stepped twice", "another learning rate"

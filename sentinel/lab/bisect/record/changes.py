@@ -12,7 +12,8 @@ from typing import Any
 
 from sentinel.judge.history import Attempt
 from sentinel.vocabulary.overrides import STANDING
-from sentinel.vocabulary.sample import RunStarted, reported_settings
+from sentinel.vocabulary.reported_settings import reported_settings
+from sentinel.vocabulary.sample import RunStarted
 from sentinel.vocabulary.training_settings import settings_of
 
 _SETTINGS = (*(name for name in STANDING if name not in ("skipped", "total_tokens")), "precision", "full_seqlen")

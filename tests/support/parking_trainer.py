@@ -1,0 +1,146 @@
+"""A trainer that does nothing but live and park: `python parking_trainer.py FOLDER [DOES]`.
+
+It reports its start, makes steps, saves, and obeys PARK, RESUME, RELEASE and KILL as docs/IN_PLACE.md says, without
+torch. DOES: obeys; deaf (sees no PARK); dies (where it is resumed); hangs (where it is resumed: never reports);
+restless (writes its log while it is parked).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from sentinel.vocabulary.parking import (
+    EXIT_PARKED_TOO_LONG,
+    FILES,
+    PARKED_TOO_LONG,
+    ParkRequest,
+    ReleaseRequest,
+    Request,
+    ResumeRequest,
+    decode_request,
+    ended_by_resume,
+)
+
+STEP_S, POLL_S, SAVES_EVERY = 0.02, 0.05, 20
+
+
+def own_process() -> dict[str, Any]:
+    """What the hook reports of its process."""
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    boot = next(int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line[:5] == "btime")
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "process_start_unix_s": boot + int(stat[19]) / os.sysconf("SC_CLK_TCK"),
+        "process_start_ticks": int(stat[19]),
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "pid_namespace": os.readlink("/proc/self/ns/pid"),  # noqa: PTH115 - what it leads to is no path
+    }
+
+
+class Attempt:
+    """One attempt of the process: its journal, and the step that it has come to."""
+
+    def __init__(self, folder: Path, does: str, *, parent: int | None) -> None:
+        self.folder, self.state, self.does = folder, folder / "state", does
+        self.number = len(list((self.state / "attempts").iterdir())) + 1
+        self.journal: TextIO = (self.state / "attempts" / f"{self.number:04d}.jsonl").open("x")
+        latest = folder / "checkpoints" / "latest"
+        self.step = int(latest.read_text().removeprefix("global_step")) if latest.exists() else 0
+        overrides = self.state / "overrides.json"
+        rollback = json.loads(overrides.read_text())["rollback"] if overrides.exists() else None
+        self.tell(
+            "run_started",
+            run="live",
+            rollback=rollback,
+            resumed_from=self.step or None,
+            parent_attempt=parent or (self.number - 1 or None),
+            can_park=True,
+            in_place=parent is not None,
+            **own_process(),
+        )
+
+    def tell(self, kind: str, **values: Any) -> None:
+        record = {"kind": kind, "attempt": self.number, "time_unix_s": time.time(), **values}
+        self.journal.write(json.dumps(record) + "\n")
+        self.journal.flush()
+
+    def asked(self, kind: type[Request], rollback: str | None = None) -> Request | None:
+        """What the file asks of this attempt; of a park only for its rollback."""
+        try:
+            request = decode_request(kind, (self.state / FILES[kind]).read_text())  # type: ignore[index]
+        except OSError:
+            return None
+        fits = request.attempt == self.number and rollback in (None, request.rollback)
+        return request if fits else None
+
+    def train(self) -> str | None:
+        """Steps until it is resumed in place: then that rollback; None at any other end."""
+        while not (self.folder / "end").exists() and not (self.state / "KILL").exists():
+            self.step += 1
+            loss = "nan" if (self.folder / f"nan{self.number}").exists() else 3.0 + 0.01 * (self.step % 7)
+            self.tell("sample", global_step=self.step, loss=loss)
+            if self.step % SAVES_EVERY == 0:
+                self.save()
+            park = None if self.does == "deaf" else self.asked(ParkRequest)
+            if park is not None and park.deadline_unix_s > time.time() and (after := self.park(park)) is not None:
+                return after
+            time.sleep(STEP_S)
+        self.finish("kill_file" if (self.state / "KILL").exists() else "finished")
+        return None
+
+    def save(self) -> None:
+        saves = self.folder / "checkpoints"
+        tag = f"global_step{self.step}"
+        shutil.copytree(saves / "global_step10", saves / tag, copy_function=shutil.copyfile, dirs_exist_ok=True)
+        (saves / "latest").write_text(tag)
+        self.tell("checkpoint_saved", global_step=self.step, tag=tag)
+
+    def park(self, park: ParkRequest) -> str | None:
+        """The rollback that it is resumed for; None where it is released."""
+        self.tell("parked", global_step=self.step, rollback=park.rollback)
+        while time.time() < park.deadline_unix_s:
+            if (self.state / "KILL").exists():
+                self.finish("kill_file")
+                sys.exit(0)
+            if self.asked(ResumeRequest, park.rollback) is not None:
+                self.finish(ended_by_resume(park.rollback))
+                return park.rollback
+            if self.asked(ReleaseRequest, park.rollback) is not None:
+                self.tell("released", global_step=self.step, rollback=park.rollback)
+                return None
+            if self.does == "restless":
+                with (self.state / "job.log").open("a") as log:
+                    log.write("a line of a process that is not still\n")
+            time.sleep(POLL_S)
+        self.finish(PARKED_TOO_LONG)
+        sys.exit(EXIT_PARKED_TOO_LONG)
+
+    def finish(self, reason: str) -> None:
+        self.tell("run_finished", global_step=self.step, reason=reason)
+        self.journal.close()
+
+
+def main(folder: Path, does: str) -> int:
+    parent: int | None = None
+    while True:
+        attempt = Attempt(folder, does if parent is None else "obeys", parent=parent)
+        if attempt.train() is None:
+            return 0
+        if does == "dies":
+            print("the load failed", file=sys.stderr)
+            return 1
+        while does == "hangs":
+            time.sleep(1.0)
+        parent = attempt.number
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "obeys"))

@@ -1,0 +1,137 @@
+"""Hugging Face's Trainer, parked and resumed in place: in place of `trainer.train(…)`
+
+    train_in_place(trainer, resume_from_checkpoint=…)
+
+A resume is a further call of `trainer.train`, with what a new process would begin with: its optimizer and scheduler are
+made anew, unless they were given to it, and its generators are seeded, before the checkpoint is loaded."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sentinel.vocabulary.errors import CheckpointError, OverridesError
+from sentinel.vocabulary.overrides import Overrides
+from sentinel.vocabulary.parking import EXIT_PARKED_TOO_LONG, PARKED_TOO_LONG, ResumeRequest
+from trainer_hooks.control.parking import Parking, ParkLostError
+from trainer_hooks.control.watched_files import Accepts
+from trainer_hooks.errors import Guard
+from trainer_hooks.hook import Hook
+from trainer_hooks.sample.engine_calls import await_saves
+
+
+class ResumedInPlace(BaseException):
+    """Ends `trainer.train` between two steps, past all that it does at an end: that may save, or delete."""
+
+    def __init__(self, resume: ResumeRequest) -> None:
+        super().__init__(f"resumed in place for {resume.rollback}")
+        self.resume = resume
+
+
+class ParkedTrainer:
+    """The callback's part in it, on one rank."""
+
+    def __init__(self, trainer: Any, close_files: Callable[[], None] | None) -> None:
+        self._trainer, self._close_files = trainer, close_files
+        self._parking: Parking | None = None
+        self._hook: Hook | None = None
+        self.resume: ResumeRequest | None = None  # What the attempt under way has begun from
+
+    @property
+    def in_place(self) -> bool:
+        return self.resume is not None
+
+    def begin(self, folder: Path, guard: Guard, decided: Overrides | None, state: Any) -> Accepts:
+        """An attempt begins, its checkpoint is loaded. Raises where that is not what RESUME says."""
+        if (resume := self.resume) is not None:
+            rollback = None if decided is None else decided.rollback
+            if rollback != resume.rollback:
+                raise OverridesError(f"RESUME is for {resume.rollback}, and overrides.json is of {rollback or 'none'}")
+            if int(state.global_step) != resume.global_step:
+                raise CheckpointError(f"RESUME is to step {resume.global_step}, and step {state.global_step} is loaded")
+        self._hook = None
+        self._parking = Parking(folder, guard, self._attempt)
+        return self._parking.file.accepts
+
+    def follow(self, hook: Hook) -> None:
+        """The attempt has its hook."""
+        self._hook = hook
+
+    def wait(self, engine: Any, control: Any, end: Callable[[str], None]) -> None:
+        """At the boundary where all ranks park; returns where the training goes on, or ends by a signal or KILL."""
+        hook, parking = self._hook, self._parking
+        if hook is None or parking is None:
+            return
+        try:
+            close = lambda: self._close(hook, engine)  # noqa: E731
+            after = parking.park(close=close, report=hook.report_park, stop=lambda: 0)
+        except ParkLostError as error:
+            _leave(f"error: {error}", end)
+        if after.ends == PARKED_TOO_LONG:
+            _leave(PARKED_TOO_LONG, end)
+        if after.resume is not None:
+            end(str(after.ends))
+            raise ResumedInPlace(after.resume)
+        if after.ends is not None:
+            control.should_training_stop, control.should_save = True, False  # checkpoints may be on the move
+
+    def _attempt(self) -> int:
+        return 0 if self._hook is None else self._hook.attempt
+
+    def _close(self, hook: Hook, engine: Any) -> None:
+        await_saves(engine)
+        hook.await_readings()
+        for callback in self._trainer.callback_handler.callbacks:
+            if (writer := getattr(callback, "tb_writer", None)) is not None:
+                writer.close()  # the next scalar opens a new file
+        if self._close_files is not None:
+            self._close_files()
+
+
+def train_in_place(trainer: Any, *, close_files: Callable[[], None] | None = None, **train_options: Any) -> Any:
+    """`trainer.train(**train_options)`, of a trainer that has a StabilityCallback and may meanwhile be parked, and
+    resumed in place. On every rank. `close_files` closes what else this rank writes to, before the training is parked;
+    TensorBoard's files are closed by themselves. TypeError without that callback."""
+    callbacks = trainer.callback_handler.callbacks
+    callback = next((one for one in callbacks if hasattr(one, "park") and hasattr(one, "hook")), None)
+    if callback is None:
+        raise TypeError("train_in_place needs a StabilityCallback: trainer.add_callback(StabilityCallback(trainer, …))")
+    given = trainer.optimizer, trainer.lr_scheduler
+    callback.park = park = ParkedTrainer(trainer, close_files)
+    try:
+        while True:
+            try:
+                return trainer.train(**train_options)
+            except ResumedInPlace as resumed:
+                park.resume = resume = resumed.resume
+            _as_before_a_start(trainer, given)
+            train_options["resume_from_checkpoint"] = _checkpoint(trainer, resume)
+    finally:
+        callback.park = None
+
+
+def _as_before_a_start(trainer: Any, given: tuple[Any, Any]) -> None:
+    from transformers import set_seed
+
+    trainer.optimizer, trainer.lr_scheduler = given
+    if getattr(trainer, "is_deepspeed_enabled", False):  # its engine is made anew, of the model itself
+        trainer.model_wrapped = trainer.model
+    set_seed(trainer.args.seed)  # as Trainer does where it is made
+    gc.collect()
+
+
+def _checkpoint(trainer: Any, resume: ResumeRequest) -> str | None:
+    if resume.target is not None:
+        return str(Path(trainer.args.output_dir) / resume.target)
+    if trainer.model_init is None:
+        raise CheckpointError("RESUME is to step 0, and this Trainer has no model_init: its model can't begin anew")
+    return None
+
+
+def _leave(reason: str, end: Callable[[str], None]) -> NoReturn:
+    end(reason)
+    print(f"sentinel: {reason}; the process ends with exit code {EXIT_PARKED_TOO_LONG}", file=sys.stderr)  # noqa: T201
+    raise SystemExit(EXIT_PARKED_TOO_LONG)
