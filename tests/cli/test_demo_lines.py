@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.demo.restarts import restarts_of
 from sentinel.demo.story import _line
-from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.support.log_lines import logged
 
 OF: dict[str, Any] = {
@@ -39,22 +39,26 @@ def test_a_line_names_its_incident_or_rollback_once(event: dict[str, Any], line:
         assert said.count("incident-1") == 1
 
 
+def sample(attempt: int, time_unix_s: float) -> Sample:
+    return Sample(attempt=attempt, time_unix_s=time_unix_s, global_step=1, loss=3.0)
+
+
 def test_a_restart_is_measured_from_its_decision_to_its_first_step_and_is_what_the_trainer_says_it_was() -> None:
     decided = {"event": "decided", "incident": "incident-1", "rollback": "incident-1-r1", "time_unix_s": 100.0}
     events = logged(decided, decided | {"rollback": "incident-1-r2", "time_unix_s": 200.0})
     records = [
         RunStarted(attempt=1, time_unix_s=10.0),
-        sample(attempt=1, time_unix_s=11.0),
+        sample(1, 11.0),
         RunStarted(attempt=2, time_unix_s=101.0, rollback="incident-1-r1", in_place=True),
-        sample(attempt=2, time_unix_s=102.5),
-        sample(attempt=2, time_unix_s=103.5),
+        sample(2, 102.5),
+        sample(2, 103.5),
         RunStarted(attempt=3, time_unix_s=110.0, rollback="incident-1-r1"),  # a crash, and the same rollback
-        sample(attempt=3, time_unix_s=111.0),
+        sample(3, 111.0),
         RunStarted(attempt=4, time_unix_s=212.0, rollback="incident-1-r2"),
     ]
     assert [one.sentence for one in restarts_of(events, records)] == [
         "incident-1-r1 was resumed in place: 2.5 s from the decision to the first new step"
     ]
-    assert [one.sentence for one in restarts_of(events, [*records, sample(attempt=4, time_unix_s=214.0)])][1:] == [
+    assert [one.sentence for one in restarts_of(events, [*records, sample(4, 214.0)])][1:] == [
         "incident-1-r2 was started by a new job: 14.0 s from the decision to the first new step"
     ]

@@ -27,7 +27,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.cli.demo import summary
 from sentinel.config import load_config
 from sentinel.demo import story
-from sentinel.demo.configuration import WITHOUT_LAYERNORMS, Recipe, trainer_command, write_configuration
+from sentinel.demo.configuration import WITHOUT_LAYERNORMS, trainer_command, write_configuration
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident.events import fold

@@ -51,8 +51,8 @@ def watch(folder: Path, *, killed_after: int = 0) -> list[str]:
 def test_an_array_of_two_rank_jobs_that_diverges_is_recovered(
     cluster: Cluster, tmp_path: Path, restart: Restarts
 ) -> None:
-    """As an on-call engineer would have it: nothing but the configuration, the array, and sentinel beside it. By default
-    in place: the same task from beginning to end."""
+    """As an on-call engineer would have it: nothing but the configuration, the array, and sentinel beside it. In
+    place by default: the same task from beginning to end."""
     folder, in_place = tmp_path, restart == "auto"
     write_configuration(folder, seed=0, restart=restart)
     for_slurm(folder)
