@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,8 @@ def test_the_array_keeps_its_task_and_its_process_until_a_person_wants_a_new_job
     first, second = starts(run)
     assert (second.job_id, second.pid, second.in_place) == (f"{array}_1", first.pid, True)
     assert (second.rollback, second.resumed_from) == ("incident-1-r1", 10)
+    kept = (run / "state" / "jobs" / f"{array}.sh").read_text()  # a new job can be made of it, whatever ends this one
+    assert kept == (run / "train.sh").read_text()
 
     rolled_back(run, "--restart", "job")
     until(lambda: trains(run, 3))
@@ -111,24 +116,35 @@ def test_a_job_that_ends_too_soon_is_followed_by_a_new_one(
     assert (second.job_id == job) is in_place
 
 
-@pytest.mark.parametrize("moment", ["asked", "parked"])
-def test_a_requeue_while_park_is_written_is_no_answer_to_it(cluster: Cluster, run: Path, moment: str) -> None:
-    """Before the trainer has parked, or while it is."""
+@pytest.mark.parametrize(
+    ("what", "while_parked"), [("requeued", False), ("requeued", True), ("killed", True)], ids="{}-{}".format
+)
+def test_an_attempt_that_begins_meanwhile_is_not_taken_for_the_parked_one(
+    cluster: Cluster, run: Path, what: str, while_parked: bool
+) -> None:
+    """The job is requeued before its trainer has parked, or while it is; or the trainer is killed, and the next task of
+    its array begins by itself."""
     configured(run)
-    if moment == "asked":
+    if not while_parked:
         (run / "deaf").touch()
-    job = submitted(cluster, run, "--time=2:00:00")
+    job = submitted(cluster, run, "--time=2:00:00", *(["--array=1-3%1"] if what == "killed" else []))
     line = [sys.executable, "-m", "sentinel", "rollback", "--run", str(run / "live.toml")]
     with subprocess.Popen([*line, "--to", "global_step10", "--yes"], stdin=subprocess.DEVNULL) as typed:
-        is_there = (run / "state" / "PARK").exists
-        until(is_there if moment == "asked" else lambda: any(isinstance(one, Parked) for one in records(run)))
-        cluster.slurm("scontrol", "requeue", job)
-        cluster.slurm("scontrol", "update", f"JobId={job}", START_SOON, expect=None)
-        assert typed.wait(120) == 0
-    until(lambda: starts(run)[-1].rollback == "incident-1-r1")
-    until(lambda: trains(run, starts(run)[-1].attempt))
+        until(parked_of(run) if while_parked else (run / "state" / "PARK").exists)
+        if what == "killed":
+            os.kill(starts(run)[0].pid or 0, signal.SIGKILL)
+        else:
+            cluster.slurm("scontrol", "requeue", job)
+            cluster.slurm("scontrol", "update", f"JobId={job}", START_SOON, expect=None)
+        assert typed.wait(200) == 0
+    until(lambda: starts(run)[-1].rollback == "incident-1-r1" and trains(run, starts(run)[-1].attempt))
     last = starts(run)[-1]
     assert (last.resumed_from, last.in_place) == (10, False)
-    assert cluster.jobs("%i %T") == [f"{last.job_id} RUNNING"]
-    assert not [one for one in records(run) if isinstance(one, Parked) and one.attempt > 1]
+    assert [line for line in cluster.jobs("%i %T") if "PENDING" not in line] == [f"{last.job_id} RUNNING"]
+    assert {int(group) for group in cluster.jobs("%F")} == {int(str(last.job_id).partition("_")[0])}
+    assert {one.attempt for one in records(run) if isinstance(one, Parked)} <= {1}
     assert [e["event"] for e in events(run)].count("in_place_given_up") == 1
+
+
+def parked_of(run: Path) -> Callable[[], bool]:
+    return lambda: any(isinstance(one, Parked) for one in records(run))
