@@ -116,9 +116,7 @@ def test_a_job_that_ends_too_soon_is_followed_by_a_new_one(
     assert (second.job_id == job) is in_place
 
 
-@pytest.mark.parametrize(
-    ("what", "while_parked"), [("requeued", False), ("requeued", True), ("killed", True)], ids="{}-{}".format
-)
+@pytest.mark.parametrize(("what", "while_parked"), [("requeued", False), ("requeued", True), ("killed", True)])
 def test_an_attempt_that_begins_meanwhile_is_not_taken_for_the_parked_one(
     cluster: Cluster, run: Path, what: str, while_parked: bool
 ) -> None:
