@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.adapters.incident_log import IncidentLog
 from sentinel.demo.restarts import restarts_of
-from sentinel.demo.story import _line
-from sentinel.vocabulary.sample import RunStarted, Sample
+from sentinel.demo.story import _Follower, _line
+from sentinel.vocabulary.sample import RunStarted, Sample, encode
 from tests.support.log_lines import logged
 
 OF: dict[str, Any] = {
@@ -62,3 +64,22 @@ def test_a_restart_is_measured_from_its_decision_to_its_first_step_and_is_what_t
     assert [one.sentence for one in restarts_of(events, [*records, sample(4, 214.0)])][1:] == [
         "incident-1-r2 was started by a new job: 14.0 s from the decision to the first new step"
     ]
+
+
+def test_the_demo_says_it_once_when_the_first_new_step_is_there(tmp_path: Path) -> None:
+    (tmp_path / "attempts").mkdir()
+    log, said = IncidentLog(tmp_path / "incidents.jsonl"), list[str]()
+    for event in logged({"event": "decided", "incident": "incident-1", "time_unix_s": 100.0}):
+        log.append(event)
+    follower = _Follower(tmp_path, said.append)
+
+    def told(*records: RunStarted | Sample) -> list[str]:
+        with (tmp_path / "attempts" / "0002.jsonl").open("a") as journal:
+            journal.writelines(f"{encode(record)}\n" for record in records)
+        follower.look()
+        return [line for line in said if "first new step" in line]
+
+    assert told(RunStarted(attempt=2, time_unix_s=101.0, rollback="incident-1-r1", in_place=True)) == []
+    sentence = "! incident-1-r1 was resumed in place: 2.5 s from the decision to the first new step"
+    assert told(sample(2, 102.5)) == [sentence]
+    assert told(sample(2, 103.5)) == [sentence]
