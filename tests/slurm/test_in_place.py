@@ -27,8 +27,8 @@ def run(tmp_path: Path) -> Path:
     return build(tmp_path / "run")
 
 
-def configured(run: Path, policy: str = "") -> None:
-    configure(run, LAUNCHER, judge="quiet_s = 1", policy=f"confirm_within_s = 60\n{policy}")
+def configured(run: Path, policy: str = "", *, quiet_s: int = 1) -> None:
+    configure(run, LAUNCHER, judge=f"quiet_s = {quiet_s}", policy=f"confirm_within_s = 60\n{policy}")
 
 
 def submitted(cluster: Cluster, run: Path, *words: str) -> str:
@@ -122,7 +122,7 @@ def test_an_attempt_that_begins_meanwhile_is_not_taken_for_the_parked_one(
 ) -> None:
     """The job is requeued before its trainer has parked, or while it is; or the trainer is killed, and the next task of
     its array begins by itself."""
-    configured(run)
+    configured(run, quiet_s=10 if while_parked else 1)  # so long it stays parked at least
     if not while_parked:
         (run / "deaf").touch()
     job = submitted(cluster, run, "--time=2:00:00", *(["--array=1-3%1"] if what == "killed" else []))
