@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt tools/setup.sh tools/system_packages.sh
 demo: setup
 	@echo "==> the demo: a small GPT that really diverges, and sentinel beside it; two to five minutes"
 	@if [ -d demo-output ]; then mv -v demo-output demo-output.before-$$(date +%Y%m%d-%H%M%S); fi
-	@$(BIN)/sentinel demo --output demo-output
+	@$(BIN)/sentinel demo --output demo-output $(ARGS)
 
 test: setup check
 

@@ -178,6 +178,7 @@ class Performer:
             case AskForSave():
                 write_atomically(self.neighbours.state_dir / "SAVE", dump_json(to_json(action)))
             case Park():
+                self.observer.keep_jobs()  # a trainer that dies parked takes its job with it, and Slurm forgets that
                 self._trainer.park(action)
             case Resume():
                 self._trainer.resume(action)

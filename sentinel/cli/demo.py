@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sentinel.cli.correlate import correlation_table
 from sentinel.cli.shared import Json, print_json, table
-from sentinel.demo.configuration import WITH_LAYERNORMS, WITHOUT_LAYERNORMS
+from sentinel.demo.configuration import WITH_LAYERNORMS, WITHOUT_LAYERNORMS, Restarts
 from sentinel.demo.story import DemoReport, tell
 from sentinel.vocabulary.texts import neutral
 
@@ -29,6 +29,10 @@ def demo(
             help="With them attention logits grow, as in large models; without, the failure is the model's own.",
         ),
     ] = True,
+    restart: Annotated[
+        Restarts,
+        typer.Option(help="How each rollback restarts the training, as \\[policy] restart. job: always by a new job."),
+    ] = "auto",
     why: Annotated[bool, typer.Option("--bisect", help="At the end, find why it diverged: docs/BISECT.md.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -37,12 +41,14 @@ def demo(
 
     console = Console(stderr=as_json, highlight=False, width=None if sys.stdout.isatty() else 120)
     recipe = WITH_LAYERNORMS if layernorms else WITHOUT_LAYERNORMS
-    report = tell(seed, output, lambda line: console.print(neutral(line), markup=False), recipe)
+    report = tell(seed, output, lambda line: console.print(neutral(line), markup=False), recipe, restart)
     how = "recovered" if report.recovered else ("not recovered" if report.diverged else "did not diverge")
     title = f"A GPT that diverges, and what sentinel did about it  ·  seed {report.seed}  ·  {how}"
     draw_attempts(report.past, report.attempts, title=title, path=report.plot)
     console.print(_attempts(report))
     console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
+    for restarted in report.restarts:
+        console.print(restarted.sentence, markup=False)
     console.print(neutral(summary(report)), markup=False)
     console.print(f"Commands for this run: sentinel status|incidents|undo --run {output / 'demo.toml'}", markup=False)
     if why and report.diverged:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from sentinel.config.toml import rung_text
 from sentinel.plan.choose.ladder import Rung
 from sentinel.vocabulary.numbers import dump_json
+
+Restarts = Literal["auto", "in_place", "job"]  # As [policy] restart
 
 LANGUAGE = "language.bin"
 VOCABULARY = 128  # letters of the made-up language, and the gap between its words
@@ -91,10 +94,13 @@ def trainer_command(folder: Path, seed: int, recipe: Recipe = WITHOUT_LAYERNORMS
     return [sys.executable, "-m", "trainer_hooks.gpt", *model, *words]
 
 
-def write_configuration(folder: Path, seed: int, recipe: Recipe = WITHOUT_LAYERNORMS) -> Path:
+def write_configuration(
+    folder: Path, seed: int, recipe: Recipe = WITHOUT_LAYERNORMS, restart: Restarts = "auto"
+) -> Path:
     command = ",\n    ".join(dump_json(word) for word in trainer_command(folder, seed, recipe))
     path = folder / "demo.toml"
     about = {"command": command, "margin_steps": recipe.margin_steps, "hold_steps": recipe.steps}
+    about["restart"] = "" if restart == "auto" else f'restart = "{restart}"\n'
     path.write_text("\n".join((_TOML.format(**about), *map(rung_text, recipe.rungs))), encoding="utf-8")
     write_data(folder, recipe)
     return path
@@ -129,7 +135,7 @@ margin_steps = {margin_steps}
 rollback_budget = 5
 hold_steps = {hold_steps}
 restart_on_crash = true
-"""
+{restart}"""
 
 
 def made_up(*, seed: int, words: int, length: int = 1_000_000) -> NDArray[np.int64]:

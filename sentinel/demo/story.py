@@ -15,7 +15,8 @@ from typing import Any
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
-from sentinel.demo.configuration import WITH_LAYERNORMS, Recipe, trainer_command, write_configuration
+from sentinel.demo.configuration import WITH_LAYERNORMS, Recipe, Restarts, trainer_command, write_configuration
+from sentinel.demo.restarts import Restart, restarts_of
 from sentinel.judge.analysis.correlation.columns import correlate_readings
 from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
@@ -25,6 +26,7 @@ from sentinel.reports.attempts import AttemptRow, attempt_rows
 from sentinel.reports.past import Past, read_past
 from sentinel.sources.journals import journals_as_columns
 from sentinel.vocabulary.errors import ConfigError, PermanentError
+from sentinel.vocabulary.sample import Record, RunStarted, Sample
 
 DEADLINE_S = 1500.0  # a demo that has not ended by then never will
 SEEDS_TRIED = 3  # at most: where a seed does not diverge, the demo goes on with the next one
@@ -43,6 +45,7 @@ class DemoReport:
     correlations: Correlations
     past: Past
     plot: Path
+    restarts: tuple[Restart, ...] = ()
     calm_seeds: tuple[int, ...] = ()  # that were trained to the end and did not diverge, in their order
 
     def to_json(self) -> dict[str, Any]:
@@ -54,10 +57,13 @@ class DemoReport:
             "final_validation_loss": self.final_validation_loss,
             "attempts": [asdict(row) for row in self.attempts],
             "plot": str(self.plot),
+            "restarts": [asdict(restart) for restart in self.restarts],
         }
 
 
-def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORMS) -> DemoReport:
+def tell(
+    seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORMS, restart: Restarts = "auto"
+) -> DemoReport:
     """Runs the demo in a folder; returns what happened. ConfigError when the folder contains a run already. A run that
     does not diverge is moved to a folder of its own in there, and the next seed is trained."""
     missing = [name for name in ("torch", "deepspeed", "tensorboard") if not _is_installed(name)]
@@ -71,7 +77,7 @@ def tell(seed: int, output: Path, say: Progress, recipe: Recipe = WITH_LAYERNORM
     calm: list[int] = []
     while True:
         now = seed + len(calm)
-        ended = _train_and_watch(folder, now, say, recipe)
+        ended = _train_and_watch(folder, now, say, recipe, restart)
         report = _report(seed=now, folder=folder, wall_s=time.monotonic() - started)
         if not report.diverged and ended:
             lines = (folder / "state" / "watch.log").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -99,12 +105,13 @@ def _report(*, seed: int, folder: Path, wall_s: float) -> DemoReport:
         correlations=correlate_readings(past.stretches),
         past=past,
         plot=folder / "demo.png",
+        restarts=restarts_of(events, Journals(folder / "state").poll()),
     )
 
 
-def _train_and_watch(folder: Path, seed: int, say: Progress, recipe: Recipe) -> int | None:
+def _train_and_watch(folder: Path, seed: int, say: Progress, recipe: Recipe, restart: Restarts) -> int | None:
     """The watch's exit code; None where it had not ended at the deadline."""
-    configuration = write_configuration(folder, seed, recipe)
+    configuration = write_configuration(folder, seed, recipe, restart)
     state_dir = folder / "state"
     state_dir.mkdir()
     jobs, log_path = LocalJobs(state_dir), state_dir / "job.log"
@@ -160,16 +167,24 @@ class _Follower:
         self._log = IncidentLog(state_dir / "incidents.jsonl")
         self._history = History()
         self._say = say
+        self._begun: dict[tuple[int, str], Record] = {}  # of each attempt its start and its first sample
         self._events = 0
+        self._restarts = 0
         self._step = 0
 
     def look(self) -> None:
         for record in self._journals.poll():
             self._history.push(record)
-        for event in self._log.read()[self._events :]:
+            if isinstance(record, RunStarted | Sample):
+                self._begun.setdefault((record.attempt, type(record).__name__), record)
+        events = self._log.read()
+        for event in events[self._events :]:
             self._events += 1
             if line := _line(event):
                 self._say(line)
+        for restart in restarts_of(events, self._begun.values())[self._restarts :]:
+            self._restarts += 1
+            self._say(f"! {restart.sentence}")
         attempt = self._history.latest
         if attempt and attempt.samples and abs(attempt.samples[-1].global_step - self._step) >= 20:
             last = attempt.samples[-1]

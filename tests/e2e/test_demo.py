@@ -27,7 +27,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.cli.demo import summary
 from sentinel.config import load_config
 from sentinel.demo import story
-from sentinel.demo.configuration import WITHOUT_LAYERNORMS, Recipe, trainer_command, write_configuration
+from sentinel.demo.configuration import WITHOUT_LAYERNORMS, trainer_command, write_configuration
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident.events import fold
@@ -53,6 +53,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
     told = {**os.environ, **SECRETS}
     ran = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False, env=told)
     assert ran.returncode == 0, ran.stderr
+    (folder / "told.txt").write_text(ran.stderr)
     return json.loads(ran.stdout), folder
 
 
@@ -97,8 +98,8 @@ def test_a_seed_that_does_not_diverge_is_moved_aside_and_the_next_one_trained_th
 def test_a_watch_that_ends_in_an_error_is_said_and_no_seed_counts_as_calm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def misspelt(folder: Path, seed: int, recipe: Recipe) -> Path:
-        path = write_configuration(folder, seed, recipe)
+    def misspelt(folder: Path, *how: Any) -> Path:
+        path = write_configuration(folder, *how)
         path.write_text(path.read_text().replace("poll_interval_s", "pol_interval_s"))
         return path
 
@@ -115,6 +116,19 @@ def test_every_restart_was_proved_by_the_trainers_own_report(demo: tuple[dict[st
     for rollback in incident.rollbacks:
         assert rollback.proved
         assert (started[rollback.id].resumed_from or 0) == rollback.target_step
+
+
+def test_each_restart_was_in_place_and_its_seconds_are_said(demo: tuple[dict[str, Any], Path]) -> None:
+    report, folder = demo
+    (incident,) = fold(IncidentLog(folder / "state" / "incidents.jsonl").read())
+    assert [one["rollback"] for one in report["restarts"]] == [rollback.id for rollback in incident.rollbacks]
+    told = (folder / "told.txt").read_text()
+    for one in report["restarts"]:
+        assert one["in_place"]
+        seconds = f"{one['first_step_s']:.1f} s from the decision to the first new step"
+        assert f"{one['rollback']} was resumed in place: {seconds}" in told
+    starts = [r for r in Journals(folder / "state").poll() if isinstance(r, RunStarted)]
+    assert len({start.pid for start in starts}) == 1
 
 
 def test_no_checkpoint_was_lost(demo: tuple[dict[str, Any], Path]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.demo.configuration import trainer_command, write_configuration
+from sentinel.demo.configuration import Restarts, trainer_command, write_configuration
 from sentinel.vocabulary.sample import RunFinished
 from tests.adapters.servers import running
 from tests.hooks.trainer import records, starts
@@ -47,10 +47,14 @@ def watch(folder: Path, *, killed_after: int = 0) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_an_array_of_two_rank_jobs_that_diverges_is_recovered(cluster: Cluster, tmp_path: Path) -> None:
-    """As an on-call engineer would have it: nothing but the configuration, the array, and sentinel beside it."""
-    folder = tmp_path
-    write_configuration(folder, seed=0)
+@pytest.mark.parametrize("restart", ["auto", pytest.param("job", marks=pytest.mark.full)])
+def test_an_array_of_two_rank_jobs_that_diverges_is_recovered(
+    cluster: Cluster, tmp_path: Path, restart: Restarts
+) -> None:
+    """As an on-call engineer would have it: nothing but the configuration, the array, and sentinel beside it. In
+    place by default: the same task from beginning to end."""
+    folder, in_place = tmp_path, restart == "auto"
+    write_configuration(folder, seed=0, restart=restart)
     for_slurm(folder)
     (folder / "state").mkdir()
     trainer = trainer_command(folder, 0)
@@ -77,12 +81,15 @@ def test_an_array_of_two_rank_jobs_that_diverges_is_recovered(cluster: Cluster, 
             assert after.resumed_from == end.global_step, story  # and no step is made twice
     arrays = [str(a.job_id).partition("_")[0] for a in attempts]
     assert arrays[0] == array
-    assert len(set(arrays)) == 1 + len(incident.rollbacks), story
+    begun = [next(a for a in attempts if a.rollback == r.id) for r in incident.rollbacks]
+    assert {a.in_place for a in begun} == {in_place}, story
+    assert len(set(arrays)) == (1 if in_place else 1 + len(incident.rollbacks)), story
     assert arrays == sorted(arrays, key=int), story  # none of an old array's tasks began after a new one's
     left = cluster.jobs("%F|%K|%k|%P|%Z", "--states=PENDING,RUNNING,COMPLETING")
     assert {line.split("|")[0] for line in left} <= {arrays[-1]}
     last = cluster.slurm("squeue", "-h", "-a", "-t", "all", "-j", arrays[-1], "-o", "%k").splitlines()[0]
-    assert re.fullmatch(f"do not touch sentinel:demo~[0-9a-f]{{8}}:{incident.rollbacks[-1].id}:0", last)
+    mark = f" sentinel:demo~[0-9a-f]{{8}}:{incident.rollbacks[-1].id}:0"
+    assert re.fullmatch(f"do not touch{'' if in_place else mark}", last)
 
 
 @pytest.fixture

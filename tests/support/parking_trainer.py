@@ -32,7 +32,7 @@ STEP_S, POLL_S, SAVES_EVERY = 0.02, 0.05, 20
 
 
 def own_process() -> dict[str, Any]:
-    """What the hook reports of its process."""
+    """What the hook reports of its process, and of its job in Slurm."""
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     boot = next(int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line[:5] == "btime")
     return {
@@ -42,6 +42,17 @@ def own_process() -> dict[str, Any]:
         "process_start_ticks": int(stat[19]),
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "pid_namespace": os.readlink("/proc/self/ns/pid"),  # noqa: PTH115 - what it leads to is no path
+        **own_job(),
+    }
+
+
+def own_job() -> dict[str, Any]:
+    array, task, job = (os.environ.get(f"SLURM_{name}") for name in ("ARRAY_JOB_ID", "ARRAY_TASK_ID", "JOB_ID"))
+    if job is None:
+        return {}
+    return {
+        "job_id": f"{array}_{task}" if array else job,
+        "restart_count": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
     }
 
 
