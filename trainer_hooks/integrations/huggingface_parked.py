@@ -55,7 +55,7 @@ class ParkedTrainer:
                 raise OverridesError(f"RESUME is for {resume.rollback}, and overrides.json is of {rollback or 'none'}")
             if int(state.global_step) != resume.global_step:
                 raise CheckpointError(f"RESUME is to step {resume.global_step}, and step {state.global_step} is loaded")
-        self._hook = None
+        self._hook, self._closed = None, False
         self._parking = Parking(folder, guard, self._attempt)
         return self._parking.file.accepts
 
