@@ -112,9 +112,10 @@ class Boundaries:
 
     def _facts(self, told: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """What `reload` has returned; nothing where it is no mapping: the training goes on."""
+        facts: dict[str, Any] = {}
         with self._hook.guard("report what `reload` returned"):
-            return {} if told is None else dict(told)
-        return {}
+            facts.update(told or {})
+        return facts
 
     def _close(self) -> None:
         await_saves(self._engine)
