@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +49,7 @@ __all__ = ["Hook"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_STARTED = frozenset(field.name for field in fields(RunStarted))
 
 
 class Hook:
@@ -143,7 +145,12 @@ class Hook:
         return self.guard.errors
 
     def run_started(self, **facts: Any) -> None:
-        """Reports what the attempt runs with: any fields of RunStarted, once, after load_checkpoint."""
+        """Reports what the attempt runs with: any fields of RunStarted, once, after load_checkpoint. What is none
+        is left out, and logged."""
+        if unknown := sorted(facts.keys() - _STARTED):
+            facts = {name: value for name, value in facts.items() if name in _STARTED}
+            with self.guard("report all of the start"):
+                raise TypeError(f"RunStarted has no field {', '.join(unknown)}")
         with self.guard("report the start"):
             self._started = True
             known = {"applied_once": (), **process_facts(), **self._declared, "attempt": self.attempt}

@@ -148,6 +148,13 @@ class Observer:
         self._read()
         return why_not_parked(self.witnesses(), rollback)
 
+    def parked_process(self) -> int | None:
+        """The number of the newest attempt's process, where it is parked and seen alive on this machine."""
+        parked, newest = self._witnessing.parked(self._history), self._history.latest
+        if parked is None or parked.process is None or parked.process.life is not Life.ALIVE:
+            return None
+        return newest.started.pid if newest is not None and newest.started is not None else None
+
     def witnesses(self) -> LivenessEvidence:
         """Asked afresh: nothing remembered may fence."""
         return self._liveness(self._near.launcher.look(self.started), fresh=True)

@@ -194,7 +194,12 @@ class Performer:
             if self.neighbours.wandb is not None:
                 self.neighbours.wandb.begin(action)
         elif self.neighbours.tensorboard is not None:
-            report = self.neighbours.tensorboard.cut(action.at, incident=action.incident, rollback=action.rollback)
+            report = self.neighbours.tensorboard.cut(
+                action.at,
+                incident=action.incident,
+                rollback=action.rollback,
+                parked=self.observer.parked_process(),
+            )
             for sentence in report.sentences():
                 log.warning("TensorBoard: %s", sentence)
 

@@ -86,8 +86,9 @@ class TensorBoard:
         folder = self.folder.resolve()
         return next((p for p in (folder, *folder.parents) if (p / ".git").exists()), None)
 
-    def cut(self, at: Anchor, *, incident: str, rollback: str) -> CutReport:
-        """Cuts every event file at the target; takes a cut up again that was killed half-way."""
+    def cut(self, at: Anchor, *, incident: str, rollback: str, parked: int | None = None) -> CutReport:
+        """Cuts every event file at the target; takes a cut up again that was killed half-way. `parked`: the process of
+        this machine that is parked: it lives, and has closed the files that its number is in the name of."""
         report = CutReport()
         if not self.folder.is_dir():
             return report
@@ -96,7 +97,7 @@ class TensorBoard:
         listing = room / "files.json"
         if not listing.exists():
             write_atomically(listing, dump_json({"files": [self._name(p) for p in self._event_files()]}))
-        writers = _writers(list(self._event_files()))
+        writers = _writers(list(self._event_files()), parked)
         cutting = _Cutting(self.folder, at, room, self._aside(rollback), report, writers)
         for kept in list(self._matching(_KEPT)):
             cutting.finish(kept)
@@ -292,7 +293,7 @@ class _Cutting:
         return None
 
 
-def _writers(paths: Collection[Path]) -> dict[Path, str]:
+def _writers(paths: Collection[Path], parked: int | None) -> dict[Path, str]:
     """Those of the event files that a living process of this machine may still write to, and why. One that flushes
     rarely shows in no change of the file for minutes."""
     found = {path: f"process {pid} has it open for writing" for path, pid in writers_of(paths).items()}
@@ -300,7 +301,7 @@ def _writers(paths: Collection[Path]) -> dict[Path, str]:
     named = re.compile(rf"tfevents\.(?P<time>\d{{1,20}})\.{here}\.(?P<pid>\d{{1,10}})\.", re.ASCII)
     for path in paths:
         name = named.search(path.name)
-        if path in found or name is None or int(name["pid"]) == os.getpid():
+        if path in found or name is None or int(name["pid"]) in (os.getpid(), parked):
             continue
         if lived_at(int(name["pid"]), float(name["time"])):
             found[path] = f"process {name['pid']}, which its name says wrote it, is alive"

@@ -146,7 +146,8 @@ def _carry_out(parts: Parts, look: Observation, decision: Rollback, policy: Poli
     carry_out(decision, parts.observer, parts.perform, policy, ledger, clock())
     if not decision.restart:
         ledger.record(closed(incident, "superseded", "rolled back; a person starts the job again"))
-    to_stderr(f"{incident} is done; `sentinel undo {incident}` reverts it")
+    then = "`sentinel watch` sees whether the restart begins and holds; " if decision.restart else ""
+    to_stderr(f"{incident} is carried out; {then}`sentinel undo {incident}` reverts it")
     return 0
 
 

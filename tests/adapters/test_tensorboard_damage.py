@@ -179,6 +179,24 @@ def test_a_file_that_a_living_process_has_open_or_wrote_by_its_name_is_kept_whol
     assert TensorBoard(folder).cut(AT, **WHERE).cut == [path.name]
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_of_a_process_that_is_parked_only_a_file_that_it_has_open_is_kept_whole(folder: Path, closed: bool) -> None:
+    """Its name says that a living process wrote it; where that one is parked, what it has closed is whole."""
+    path, other = spanning(folder), folder.parent / "other"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS_OPEN, str(other if closed else path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"open\n"
+        path = path.rename(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{writer.pid}.0.b")
+        report = TensorBoard(folder).cut(AT, **WHERE, parked=writer.pid)
+        why = f"process {writer.pid} has it open for writing"
+        assert (report.cut, report.kept_whole) == (([path.name], {}) if closed else ([], {path.name: why}))
+        writer.kill()
+
+
 def test_a_file_after_the_cut_that_is_written_to_is_kept_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     last = folder / "events.out.tfevents.3.c"
     real = tensorboard.part

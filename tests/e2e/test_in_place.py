@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.plan.restart.liveness import settles
 from sentinel.vocabulary.errors import JobStillAlive
 from sentinel.vocabulary.parking import ParkRequest
+from tests.adapters.boards import read, scalar, write_file
 from tests.adapters.pagers import until
 from tests.e2e.live_trainer import build, configure, events, files, sentinel
 
@@ -123,6 +125,20 @@ def test_a_rollback_by_hand_moves_the_files_and_resumes_the_same_process(run: Pa
         watched = sentinel(run, "watch", over=lambda: not (run / "state" / "PARK").exists(), within_s=60)
         assert not any((run / "state" / name).exists() for name in ("PARK", "RESUME", "RELEASE")), watched.stderr
         assert process.poll() is None
+
+
+def test_event_files_that_the_parked_process_has_closed_are_cut(run: Path) -> None:
+    """The process lives, and its number is in their names."""
+    configured(run)
+    config = run / "live.toml"
+    config.write_text(config.read_text().replace("[run]", '[run]\ntensorboard = "tb"', 1))
+    with training(run) as process:
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{process.pid}.0"
+        write_file(run / "tb" / name, (scalar("loss", step, 1.0) for step in range(1, 41)))
+        ran = rolled_back(run)
+        assert ran.returncode == 0, ran.stderr
+        assert process.poll() is None
+        assert read(run / "tb") == {"loss": [*range(1, 11)]}, ran.stderr
 
 
 def test_a_persons_word_is_a_new_job(run: Path) -> None:

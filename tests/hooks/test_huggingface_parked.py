@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,8 @@ from sentinel.vocabulary.parking import ParkRequest, ReleaseRequest, ResumeReque
 from sentinel.vocabulary.sample import Parked, Released, RunFinished, RunStarted, Sample
 from tests.adapters.pagers import free_port, until
 from tests.hooks.trainer import records
+from trainer_hooks.errors import Guard
+from trainer_hooks.integrations.huggingface_parked import ParkedTrainer
 
 pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
 
@@ -102,3 +106,22 @@ def test_a_trainer_goes_on_in_place_as_a_new_process_would_and_takes_back_what_w
         put(again / "state" / "overrides.json", overrides(f"incident-1-r{number}", step, beta2))
         assert started(again, *engine, "--ends").wait(200) == 0, (again / "log").read_text()[-3000:]
         assert digests(again) == [digests(folder)[number]]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_close_files_has_closed_is_opened_again_where_the_training_goes_on_and_where_it_ends(
+    tmp_path: Path, ended: bool
+) -> None:
+    """Released, the script's own callbacks write again; stopped by KILL, Trainer logs once more."""
+    calls: list[str] = []
+    trainer = SimpleNamespace(callback_handler=SimpleNamespace(callbacks=[]))
+    parked = ParkedTrainer(trainer, lambda: calls.append("close"), lambda: calls.append("open"))
+    accepts = parked.begin(tmp_path, Guard(), None, SimpleNamespace(global_step=5))
+    hook: Any = SimpleNamespace(attempt=1, report_park=lambda *_: None, await_readings=lambda: None)
+    parked.follow(hook)
+    ask = {"rollback": "incident-1-r1", "attempt": 1}
+    assert accepts(encode_request(ParkRequest(**ask, deadline_unix_s=time.time() + 300)))
+    put(tmp_path / ("KILL" if ended else "RELEASE"), encode_request(ReleaseRequest(**ask)))
+    control = SimpleNamespace(should_training_stop=False, should_save=False)
+    parked.wait(SimpleNamespace(), control, lambda _reason: None)
+    assert (calls, control.should_training_stop) == (["close", "open"], ended)

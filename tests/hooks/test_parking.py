@@ -5,14 +5,26 @@ from __future__ import annotations
 import logging
 import time
 from functools import cache
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from sentinel.vocabulary.parking import ParkRequest, encode_request
+from benchmarks.in_place import put
+from sentinel.vocabulary.parking import FILES, ParkRequest, ReleaseRequest, ResumeRequest, encode_request
+from sentinel.vocabulary.sample import RunStarted
+from tests.adapters.pagers import until
 from tests.hooks.parked_cases import ATTEMPT, ROLLBACK
 from tests.hooks.torchrun import lines_of
+from tests.hooks.trainer import records
+from trainer_hooks import attach
+from trainer_hooks.control.boundaries import Boundaries
 from trainer_hooks.control.park_files import ParkFile
+from trainer_hooks.control.parking import AfterPark, Parking
+from trainer_hooks.errors import Guard
 
 pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
 
@@ -115,6 +127,45 @@ def test_a_park_that_is_stale_or_makes_no_sense_is_ignored_with_one_sentence(
     (told,) = [record.getMessage() for record in caplog.records]
     assert told.startswith("sentinel: the file PARK is ignored: ")
     assert says in told
+
+
+def test_a_wall_clock_that_is_set_while_a_training_is_parked_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parking, looks, real = Parking(tmp_path, Guard(), lambda: ATTEMPT), count(), time.time
+    assert parking.file.accepts(park())
+
+    def stop() -> int:
+        look = next(looks)
+        if look == 0:
+            monkeypatch.setattr(time, "time", lambda: real() + 86400.0)
+        if look == 1:
+            release = ReleaseRequest(rollback=ROLLBACK, attempt=ATTEMPT)
+            (tmp_path / "RELEASE").write_text(encode_request(release))
+        return 0
+
+    after = parking.park(close=lambda: None, report=lambda _kind, _rollback: None, stop=stop)
+    assert after == AfterPark()  # it trains on
+
+
+@pytest.mark.parametrize("told", [("global_step10", {}), {"sead": 1, "seed": 3}, None])
+def test_what_reload_returns_costs_a_report_and_never_the_training(tmp_path: Path, told: Any) -> None:
+    """load_checkpoint's tuple, handed on; a name that is none. The start is reported all the same."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    hook = attach(model=model, optimizer=optimizer, state_dir=tmp_path / "state", run="x")
+    hook.run_started()
+    engine = SimpleNamespace(global_steps=10)
+    loop = Boundaries(tmp_path / "state", hook, engine, lambda _resume: told, None)
+    ask = {"rollback": ROLLBACK, "attempt": 1}
+    resume = ResumeRequest(**ask, target="global_step10", global_step=10)
+    for request in (ParkRequest(**ask, deadline_unix_s=time.time() + 300), resume):
+        put(tmp_path / "state" / FILES[type(request)], encode_request(request))
+    until(lambda: loop.pass_on().resumed)
+    hook.close("finished")
+    began = [record for record in records(tmp_path) if isinstance(record, RunStarted)][-1]
+    assert (began.attempt, began.in_place, began.resumed_from) == (2, True, 10)
+    assert began.seed == (3 if isinstance(told, dict) else None)
 
 
 def test_a_park_is_looked_at_again_while_the_attempt_has_no_number() -> None:

@@ -83,6 +83,14 @@ def carried_out(state: Facts, decision: Rollback) -> Facts:
             False,
             "a new job: attempt 1 does not run any more",
         ),
+        (
+            parked(training(), "incident-9-r1"),  # by a command that was killed
+            POLICY,
+            None,
+            None,
+            False,
+            "a new job: attempt 1 is parked for incident-9-r1, which `sentinel watch` carries on",
+        ),
         (gone(training()), POLICY, None, None, False, "a new job: attempt 1 does not run any more"),
         (training(journals=()), POLICY, None, None, False, "a new job: no attempt has reported its start"),
         (

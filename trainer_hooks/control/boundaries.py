@@ -100,15 +100,22 @@ class Boundaries:
         self.close()
         hook.close(reason)
         hook.loss_minimum = LossMinimum()  # unless `reload` has what the checkpoint says
-        told = self._reload(resume) or {}
+        told = self._reload(resume)
         made = int(self._engine.global_steps)
         if made != resume.global_step:
             raise RuntimeError(f"RESUME is to step {resume.global_step}, and `reload` has loaded step {made}")
         hook.begin()
         step = resume.global_step
         parent = {"resumed_from": step, "parent_attempt": before} if step else {}
-        hook.run_started(**{"in_place": True, **parent, **told})
+        hook.run_started(**{"in_place": True, **parent, **self._facts(told)})
         return Boundary(resumed=resume)
+
+    def _facts(self, told: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """What `reload` has returned; nothing where it is no mapping: the training goes on."""
+        facts: dict[str, Any] = {}
+        with self._hook.guard("report what `reload` returned"):
+            facts.update(told or {})
+        return facts
 
     def _close(self) -> None:
         await_saves(self._engine)

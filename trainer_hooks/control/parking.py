@@ -125,7 +125,7 @@ class Parking:
         reads = {"RESUME": parked.resumes, "RELEASE": parked.releases}
         files = WatchedFiles(self._folder, self._guard, standing=("KILL",), read=reads, period_s=POLL_S)
         try:
-            while (after := _after(files, parked, request, stop() or place.asked_to_stop())) is None:
+            while (after := _after(files, parked, place.deadline, stop() or place.asked_to_stop())) is None:
                 time.sleep(POLL_S)
         finally:
             files.close()
@@ -133,16 +133,16 @@ class Parking:
         return after
 
 
-def _after(files: WatchedFiles, parked: ParkedFiles, request: ParkRequest, stop: int) -> AfterPark | None:
-    """What the files, the signals and the clock say; None while the park goes on."""
+def _after(files: WatchedFiles, parked: ParkedFiles, deadline: float, stop: int) -> AfterPark | None:
+    """What the files, the signals and the clock say, one that nobody sets; None while the park goes on."""
     levels = files.levels
     if stop := max(stop, KILL_FILE * levels["KILL"]):
         return AfterPark(ends=REASONS[stop])
     if parked.resume is not None:
-        return AfterPark(ends=ended_by_resume(request.rollback), resume=parked.resume)
+        return AfterPark(ends=ended_by_resume(parked.resume.rollback), resume=parked.resume)
     if levels["RELEASE"]:
         return AfterPark()
-    return AfterPark(ends=PARKED_TOO_LONG) if time.time() >= request.deadline_unix_s else None
+    return AfterPark(ends=PARKED_TOO_LONG) if time.monotonic() >= deadline else None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -34,8 +34,11 @@ class ResumedInPlace(BaseException):
 class ParkedTrainer:
     """The callback's part in it, on one rank."""
 
-    def __init__(self, trainer: Any, close_files: Callable[[], None] | None) -> None:
-        self._trainer, self._close_files = trainer, close_files
+    def __init__(
+        self, trainer: Any, close_files: Callable[[], None] | None, open_files: Callable[[], None] | None = None
+    ) -> None:
+        self._trainer, self._close_files, self._open_files = trainer, close_files, open_files
+        self._closed = False  # Whether `close_files` was called since `open_files` was
         self._parking: Parking | None = None
         self._hook: Hook | None = None
         self.resume: ResumeRequest | None = None  # What the attempt under way has begun from
@@ -52,7 +55,7 @@ class ParkedTrainer:
                 raise OverridesError(f"RESUME is for {resume.rollback}, and overrides.json is of {rollback or 'none'}")
             if int(state.global_step) != resume.global_step:
                 raise CheckpointError(f"RESUME is to step {resume.global_step}, and step {state.global_step} is loaded")
-        self._hook = None
+        self._hook, self._closed = None, False
         self._parking = Parking(folder, guard, self._attempt)
         return self._parking.file.accepts
 
@@ -77,6 +80,9 @@ class ParkedTrainer:
             raise ResumedInPlace(after.resume)
         if after.ends is not None:
             control.should_training_stop, control.should_save = True, False  # checkpoints may be on the move
+        if self._closed and self._open_files is not None:  # Trainer logs once more, also where it ends
+            self._open_files()
+        self._closed = False
 
     def _attempt(self) -> int:
         return 0 if self._hook is None else self._hook.attempt
@@ -87,20 +93,29 @@ class ParkedTrainer:
         for callback in self._trainer.callback_handler.callbacks:
             if (writer := getattr(callback, "tb_writer", None)) is not None:
                 writer.close()  # the next scalar opens a new file
+        self._closed = True
         if self._close_files is not None:
             self._close_files()
 
 
-def train_in_place(trainer: Any, *, close_files: Callable[[], None] | None = None, **train_options: Any) -> Any:
+def train_in_place(
+    trainer: Any,
+    *,
+    close_files: Callable[[], None] | None = None,
+    open_files: Callable[[], None] | None = None,
+    **train_options: Any,
+) -> Any:
     """`trainer.train(**train_options)`, of a trainer that has a StabilityCallback and may meanwhile be parked, and
     resumed in place. On every rank. `close_files` closes what else this rank writes to, before the training is parked;
-    TensorBoard's files are closed by themselves. TypeError without that callback."""
+    `open_files` opens it again where this call of `train` goes on: it was released, or not parked after all, or ends by
+    KILL. Where it is resumed another call of `train` begins, with `on_train_begin`; the first one's `on_train_end` is
+    not called. TensorBoard's files are closed and opened by themselves. TypeError without that callback."""
     callbacks = trainer.callback_handler.callbacks
     callback = next((one for one in callbacks if hasattr(one, "park") and hasattr(one, "hook")), None)
     if callback is None:
         raise TypeError("train_in_place needs a StabilityCallback: trainer.add_callback(StabilityCallback(trainer, …))")
     given = trainer.optimizer, trainer.lr_scheduler
-    callback.park = park = ParkedTrainer(trainer, close_files)
+    callback.park = park = ParkedTrainer(trainer, close_files, open_files)
     try:
         while True:
             try:

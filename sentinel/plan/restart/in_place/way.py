@@ -47,6 +47,8 @@ def _hindrance(facts: Facts, policy: Policy) -> str | None:
         return f"attempt {attempt.number} does not run any more"
     if not attempt.can_park:
         return f"attempt {attempt.number} has not declared that it can park"
+    if (parked := facts.liveness.parked) is not None:  # it takes no other PARK meanwhile
+        return f"attempt {parked.attempt} is parked for {parked.rollback}, which `sentinel watch` carries on"
     if facts.jobs.start.rewrites_script:
         return "its changes are made in the job script, which a trainer reads only when it starts"
     return too_short(facts, policy)
