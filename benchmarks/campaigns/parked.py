@@ -1,12 +1,12 @@
-"""A recovery in place under SIGKILL: the trainer, the watch or the command, both, from the decision to the first steps.
+"""Recoveries in place under SIGKILL of the trainer, the watch, the command, from the decision to the first new steps.
 
-Each run has a trainer that parks (tests/support/parking_trainer.py: no torch, checkpoints, event files), which is rolled
+Each run has a trainer that parks (tests/support/parking_trainer.py: no torch; checkpoints, event files). It is rolled
 back by a person's command or, where its loss is nan, by a watch. One to three kills in a row are drawn: whom, and after
 how many events of the incident log, or how long after RESUME, or after what time. After a kill of the command a watch
 goes on, or the person types it again. 300 kills, in two processes; SIGTERM ends the campaign after the runs under way.
 
 Wrong is: a byte of journals, logs, checkpoints or event files that is lost; two attempts that write at once; a run that
-within three minutes neither trains on from the target, by an attempt of the rollback, nor was stopped with a page; an
+within ten minutes neither trains on from the target, by an attempt of the rollback, nor was stopped with a page; an
 undo after which the old checkpoints, `latest`, event files or overrides.json are not as before. The commands are forked
 from a process that has imported them: a kill in the midst of Python's imports shows nothing.
 """
@@ -25,19 +25,20 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.campaigns.table import Row, campaign
+from tests.support.forked_commands import Command, imported, until
 from tests.support.killed_in_place import Record, attempts, decided, events, overlaps, recovered, taken_back
 
 KILLS, SHORT_KILLS, WORKERS = 300, 6, 2
 PROGRAM = Path(__file__).parents[2] / "tests" / "support" / "parking_trainer.py"
 LOAD_S, STEP_S = 0.2, 0.1
-PATIENCE_S, POLL_S, LOOKS_S = 180.0, 0.01, 0.3
+PATIENCE_S, LOOKS_S = 600.0, 0.3
 WATCH, ROLLBACK, UNDO = ("watch",), ("rollback", "--to", "global_step10", "--yes"), ("undo", "--all", "--yes")
 PERSON_NEEDED = 4
 _TEMPLATE = "from pathlib import Path; from tests.e2e.live_trainer import build; build(Path({!r}))"
@@ -58,67 +59,6 @@ mode = "act"
 restart_on_crash = true
 restart_on_hang = true
 """
-
-
-class Command:
-    """`sentinel VERB …` in a process of its own, forked from this one."""
-
-    def __init__(self, folder: Path, words: tuple[str, ...]) -> None:
-        self.words, self.code, self._log = words, None, folder / f"{words[0]}.out"
-        self.pid = os.fork()
-        if self.pid == 0:
-            _become(["sentinel", words[0], "--run", str(folder / "live.toml"), *words[1:]], self._log)
-
-    code: int | None  # As subprocess has it; None while it runs
-
-    def poll(self) -> int | None:
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code
-
-    def end(self, number: signal.Signals, within_s: float = 60.0) -> int | None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-        return until(lambda: self.poll() is not None, within_s) and self.code
-
-    def said(self) -> str:
-        """The end of all that commands of its verb have said."""
-        return self._log.read_text(errors="replace")[-600:] if self._log.exists() else ""
-
-
-def _become(words: list[str], log: Path) -> None:
-    """In the new process: the command, and nothing of what this one was."""
-    code = 70
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        told = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(told, 1)
-        os.dup2(told, 2)
-        from sentinel.cli import main
-
-        sys.argv = words
-        main()
-        code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException as error:  # noqa: BLE001 - said where the command's words go
-        print(f"Traceback: {error!r}", file=sys.stderr)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def until(what: Callable[[], object], within_s: float) -> bool:
-    end = time.monotonic() + within_s
-    while not what():
-        if time.monotonic() > end:
-            return False
-        time.sleep(POLL_S)
-    return True
 
 
 def alive(folder: Path) -> list[int]:
@@ -170,7 +110,7 @@ class Run:
         with self._training():
             if not by_hand:
                 (self.folder / "nan1").touch()
-            command = self._killed(Command(self.folder, ROLLBACK if by_hand else WATCH))
+            command = self._killed(Command(self.folder / "live.toml", ROLLBACK if by_hand else WATCH))
             end = self._to_the_end(command)
             self.record.look()
             self.wrong += [*self.record.lost(), *overlaps(self.folder)]
@@ -209,22 +149,25 @@ class Run:
         """The last command, after the kills; it may still run."""
         until(lambda: decided(self.folder) is not None or command.poll() is not None or self._look(), PATIENCE_S)
         for _ in range(self.chance.choice((1, 2, 3, 3))):
-            moment, before, began_s = Moment.drawn(self.chance), len(events(self.folder)), time.monotonic()
-            came = self._came(moment, before, began_s)
-            until(lambda: came() or recovered(self.folder) or command.poll() is not None or self._look(), 60.0)
+            moment = Moment.drawn(self.chance)
+            self._await(moment, command)
             time.sleep(moment.pause_s)
             if recovered(self.folder):
                 break
             command = self._strike(moment, command)
         return command
 
-    def _came(self, moment: Moment, before: int, began_s: float) -> Callable[[], bool]:
-        if moment.kind == "events":
-            return lambda: len(events(self.folder)) >= before + moment.number
-        if moment.kind == "time":
-            return lambda: time.monotonic() >= began_s + moment.number
-        known = len(attempts(self.folder))
-        return lambda: (self.folder / "state" / "RESUME").exists() or len(attempts(self.folder)) > known
+    def _await(self, moment: Moment, command: Command) -> None:
+        before, known, began_s = len(events(self.folder)), len(attempts(self.folder)), time.monotonic()
+
+        def came() -> bool:
+            if moment.kind == "events":
+                return len(events(self.folder)) >= before + moment.number
+            if moment.kind == "time":
+                return time.monotonic() >= began_s + moment.number
+            return (self.folder / "state" / "RESUME").exists() or len(attempts(self.folder)) > known
+
+        until(lambda: came() or recovered(self.folder) or command.poll() is not None or self._look(), 60.0)
 
     def _strike(self, moment: Moment, command: Command) -> Command:
         doing = (events(self.folder) or [{}])[-1]
@@ -243,17 +186,17 @@ class Run:
         if command.poll() is None:
             return command
         again = command.words == ROLLBACK and self.chance.random() < 0.2
-        return Command(self.folder, ROLLBACK if again else WATCH)
+        return Command(self.folder / "live.toml", ROLLBACK if again else WATCH)
 
     def _to_the_end(self, command: Command) -> str:
         began_s = time.monotonic()
         while time.monotonic() < began_s + PATIENCE_S:
-            until(lambda: command.poll() is not None or self._trains() or self._look(), PATIENCE_S)
+            self._await_end(command)
             if command.poll() is None or (self._trains() and command.words != WATCH):
                 break
             if command.words == WATCH:
                 return self._ended(command)
-            command = Command(self.folder, WATCH)
+            command = Command(self.folder / "live.toml", WATCH)
         if command.end(signal.SIGTERM) is None:
             command.end(signal.SIGKILL)
             self.wrong.append(f"{command.words[0]} does not end by SIGTERM: {command.said()}")
@@ -261,6 +204,9 @@ class Run:
             return end
         self.wrong.append(f"neither recovered nor stopped: {command.said()}")
         return "neither"
+
+    def _await_end(self, command: Command) -> None:
+        until(lambda: command.poll() is not None or self._trains() or self._look(), PATIENCE_S)
 
     def _trains(self) -> str | None:
         """How the run has come to train on; None where it does not yet."""
@@ -280,7 +226,7 @@ class Run:
         if self.chance.random() < 0.5:  # the person ends the training, or leaves that to the undo
             (self.folder / "end").touch()
             until(lambda: not alive(self.folder), 30.0)
-        undo = Command(self.folder, UNDO)
+        undo = Command(self.folder / "live.toml", UNDO)
         until(lambda: undo.poll() is not None or self.trainer.poll() == -1, PATIENCE_S)
         nothing = "there is no rollback to undo" in undo.said() and taken_back(self.folder)
         if undo.poll() != 0 and not nothing:
@@ -312,12 +258,7 @@ def worker(root: Path, first: int, wanted: int) -> None:
 
 def rows(short: bool) -> tuple[list[Row], list[str]]:
     """Kills by whom and in the midst of what, and how the runs ended."""
-    import sentinel.cli.commands
-    import sentinel.cli.rollback
-    import sentinel.cli.undo
-    import sentinel.cli.watch
-    import sentinel.daemon.supervisor  # noqa: F401 - all of them for the commands that are forked
-
+    imported()
     wanted = SHORT_KILLS if short else KILLS
     with tempfile.TemporaryDirectory(prefix="parked-") as name:
         root = Path(name).resolve()
