@@ -51,7 +51,7 @@ class ParkedTrainer:
 
     def resume(self, action: Resume) -> None:
         """Returns once the trainer has taken RESUME: it loads, and its next attempt is to report itself. JobStillAlive
-        where it is not parked, or has not taken it yet."""
+        where it is not parked, has died, or has not taken it yet."""
         if (why := self.not_parked(action.rollback)) is not None:
             raise JobStillAlive(why)
         self._files.write(
@@ -80,9 +80,15 @@ class ParkedTrainer:
 
     def _see_taken(self, action: Resume | Release, what: str) -> None:
         end = self.clock() + _LOOKS_S
+        look_again = self.clock() + _WITNESSES_S
         while self._says_so(action):
             if self.clock() >= end:
                 raise JobStillAlive(f"attempt {action.attempt} has not taken {what} yet")
+            if self.clock() >= look_again:
+                why = self.not_parked(action.rollback)
+                if why is not None and self._says_so(action):  # else it has taken it between the two looks
+                    raise JobStillAlive(why)
+                look_again = self.clock() + _WITNESSES_S
             self.sleep(_POLL_S)
 
     def _says_so(self, action: Park | Resume | Release) -> bool:

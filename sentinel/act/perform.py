@@ -247,9 +247,9 @@ def wait_until_quiet(observer: Observer, except_for: str | None, say: Say) -> No
 def carry_out(
     rollback: Rollback, observer: Observer, act: Perform, policy: Policy, ledger: Ledger, now_unix_s: float
 ) -> None:
-    """Carries a person's own rollback out to its end, action by action; a trainer that does not park in time is stopped
-    in the end. PermanentError with the refusal."""
-    began_s = time.monotonic()
+    """Carries a person's own rollback out to its end, action by action; a trainer that does not park in time, or dies
+    while it is parked, is followed by a new job. PermanentError with the refusal."""
+    began_s, unseen = time.monotonic(), None
     for _ in range(_MOST_ACTIONS):
         wait_until_quiet(observer, rollback.id, ledger.say)
         look = observer.look(now_unix_s + time.monotonic() - began_s, fresh=True)
@@ -261,13 +261,17 @@ def carry_out(
             continue
         if plan.refusal is not None:
             raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
+        if not plan.actions and unseen is not None:  # alive, and it has not taken RESUME
+            raise unseen
         if not plan.actions:
             ledger.record(Applied(incident=incident, rollback=rollback.id))
             return
         turn = Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident, rollback=rollback.id)
+        unseen = None
         try:
             execute(turn, look.facts.newest_attempt, act, ledger)
-        except JobStillAlive:
-            if not isinstance(plan.actions[0], Park):
+        except JobStillAlive as error:
+            if not isinstance(plan.actions[0], Park | Resume):
                 raise
+            unseen = error if isinstance(plan.actions[0], Resume) else None
     raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")

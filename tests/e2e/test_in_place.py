@@ -157,6 +157,7 @@ def test_a_persons_word_is_a_new_job(run: Path) -> None:
     [
         ("deaf", "attempt 1 is not parked within 4 s: "),
         ("dies", "the trainer of attempt 1 is gone: "),
+        ("vanishes", "the trainer of attempt 1 is gone: "),
         ("hangs", "and has not reported its start"),
     ],
 )

@@ -2,7 +2,9 @@
 
 It reports its start, makes steps, saves, and obeys PARK, RESUME, RELEASE and KILL as docs/IN_PLACE.md says, without
 torch. DOES: obeys; deaf (sees no PARK); dies (where it is resumed); hangs (where it is resumed: never reports);
-restless (writes its log while it is parked).
+restless (writes its log while it is parked); vanishes (by SIGKILL, where it is to be resumed). It writes event files
+where FOLDER has a folder `tensorboard`. FOLDER's file `pace` may say how many seconds a step takes (`step_s`), and a
+start before its journal is there and again before its report (`load_s`).
 """
 
 from __future__ import annotations
@@ -10,11 +12,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
+import struct
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
+
+import google_crc32c
 
 from sentinel.vocabulary.parking import (
     EXIT_PARKED_TOO_LONG,
@@ -56,13 +62,40 @@ def own_job() -> dict[str, Any]:
     }
 
 
+def pace(folder: Path) -> dict[str, float]:
+    file = folder / "pace"
+    return {"step_s": STEP_S, "load_s": 0.0} | (json.loads(file.read_text()) if file.exists() else {})
+
+
+def event(step: int) -> bytes:
+    """A record of an event file: a loss at the step, by TensorFlow's event.proto."""
+    number, rest = b"", step
+    while rest > 127:
+        number, rest = number + bytes([rest & 127 | 128]), rest >> 7
+    value = b"\x0a\x04loss\x15" + struct.pack("<f", step / 10)
+    summary = b"\x0a" + bytes([len(value)]) + value
+    data = b"\x09" + struct.pack("<d", 1.7e9 + step) + b"\x10" + number + bytes([rest])
+    data += b"\x2a" + bytes([len(summary)]) + summary
+    length = struct.pack("<Q", len(data))
+    return length + masked(length) + data + masked(data)
+
+
+def masked(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
 class Attempt:
     """One attempt of the process: its journal, and the step that it has come to."""
 
     def __init__(self, folder: Path, does: str, *, parent: int | None) -> None:
         self.folder, self.state, self.does = folder, folder / "state", does
+        self.events: BinaryIO | None = None  # opened by the next step
+        self.pace = pace(folder)
+        time.sleep(self.pace["load_s"])
         self.number = len(list((self.state / "attempts").iterdir())) + 1
         self.journal: TextIO = (self.state / "attempts" / f"{self.number:04d}.jsonl").open("x")
+        time.sleep(self.pace["load_s"])
         latest = folder / "checkpoints" / "latest"
         self.step = int(latest.read_text().removeprefix("global_step")) if latest.exists() else 0
         overrides = self.state / "overrides.json"
@@ -95,33 +128,61 @@ class Attempt:
     def train(self) -> str | None:
         """Steps until it is resumed in place: then that rollback; None at any other end."""
         while not (self.folder / "end").exists() and not (self.state / "KILL").exists():
+            began_s = time.monotonic()
             self.step += 1
             loss = "nan" if (self.folder / f"nan{self.number}").exists() else 3.0 + 0.01 * (self.step % 7)
-            self.tell("sample", global_step=self.step, loss=loss)
+            self.log_event()
+            time.sleep(self.pace["step_s"])
+            self.tell("sample", global_step=self.step, loss=loss, step_time_s=time.monotonic() - began_s)
             if self.step % SAVES_EVERY == 0:
                 self.save()
             park = None if self.does == "deaf" else self.asked(ParkRequest)
             if park is not None and park.deadline_unix_s > time.time() and (after := self.park(park)) is not None:
                 return after
-            time.sleep(STEP_S)
         self.finish("kill_file" if (self.state / "KILL").exists() else "finished")
         return None
 
     def save(self) -> None:
-        saves = self.folder / "checkpoints"
-        tag = f"global_step{self.step}"
-        shutil.copytree(saves / "global_step10", saves / tag, copy_function=shutil.copyfile, dirs_exist_ok=True)
-        (saves / "latest").write_text(tag)
+        """A copy of global_step10 with a file of this attempt beside it; whole or not at all."""
+        saves, tag = self.folder / "checkpoints", f"global_step{self.step}"
+        beside = saves / f".{tag}.new"
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(saves / "global_step10", beside, copy_function=shutil.copyfile)
+        for old in beside.glob("attempt-*"):
+            old.unlink()
+        (beside / f"attempt-{self.number}").write_text(f"{tag} of attempt {self.number}")
+        if (saves / tag).exists():
+            shutil.copytree(beside, saves / tag, copy_function=os.replace, dirs_exist_ok=True)
+        else:
+            beside.rename(saves / tag)
+        (saves / ".latest.new").write_text(tag)
+        (saves / ".latest.new").replace(saves / "latest")
         self.tell("checkpoint_saved", global_step=self.step, tag=tag)
+
+    def log_event(self) -> None:
+        folder = self.folder / "tensorboard"
+        if self.events is None and folder.is_dir():
+            name = f"events.out.tfevents.{time.time():.0f}.host.{os.getpid()}.{self.number}"
+            self.events = (folder / name).open("ab", buffering=0)
+        if self.events is not None:
+            self.events.write(event(self.step))
+
+    def close_events(self) -> None:
+        if self.events is not None:
+            self.events.close()
+            self.events = None
 
     def park(self, park: ParkRequest) -> str | None:
         """The rollback that it is resumed for; None where it is released."""
+        self.close_events()
         self.tell("parked", global_step=self.step, rollback=park.rollback)
         while time.time() < park.deadline_unix_s:
             if (self.state / "KILL").exists():
                 self.finish("kill_file")
                 sys.exit(0)
             if self.asked(ResumeRequest, park.rollback) is not None:
+                if self.does == "vanishes":
+                    os.kill(os.getpid(), signal.SIGKILL)
                 self.finish(ended_by_resume(park.rollback))
                 return park.rollback
             if self.asked(ReleaseRequest, park.rollback) is not None:
