@@ -7,18 +7,21 @@ import argparse
 import gc
 import math
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
-from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.errors import CheckpointError, OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
+from sentinel.vocabulary.parking import memory_tag, step_in_memory
 from sentinel.vocabulary.sample import Sample
 from trainer_hooks.attaching import attach
 from trainer_hooks.control.parking import AfterPark, Parking
 from trainer_hooks.control.start import agreed_start
 from trainer_hooks.control.step_requests import REASONS, SIGTERM, StepRequests
 from trainer_hooks.errors import Guard
+from trainer_hooks.generators import restore_rng
 from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.arguments import deepspeed_config, users_own, with_free_options
 from trainer_hooks.gpt.attention import override_attention
@@ -74,8 +77,10 @@ class Trainer:
         tag = checkpoint.named(settings.save)
         if self.resume is not None:
             checkpoint.check_target(self.resume, tag, self.overrides)
-        made = self.process.engine(settings, config, from_scratch=tag is None)
+        in_memory = step_in_memory(self.resume.target) if self.resume is not None else None
+        made = self.process.engine(settings, config, from_scratch=tag is None and in_memory is None)
         self.engine, self.model = made.engine, made.model
+        self.memory = self.process.memory(settings, made.engine)
         self.hook = attach(
             self.engine,
             state_dir=settings.state_dir,
@@ -91,20 +96,24 @@ class Trainer:
         self.hook.saves_to(settings.save)
         guard.outer = self.hook.guard  # counted in sentinel_hook_errors_total
         try:
-            self._load(made.adam)
+            self._load(made.adam, in_memory)
         except BaseException as error:
             if self.resume is not None:  # the process of any other start ends with it, which tells the same
                 self.hook.close(f"error: {type(error).__name__}: {error}")
             raise
         self._report_start()
+        if self.memory is not None:
+            self.memory.held(self.hook.report_memory)
 
-    def _load(self, adam: AdamSettings) -> None:
-        """The checkpoint, and all that goes on from there, with the decided changes."""
+    def _load(self, adam: AdamSettings, in_memory: int | None) -> None:
+        """The checkpoint, or the state of that step in memory, and all that goes on from there, with the decided
+        changes."""
         settings = self.settings
         self.model.report_logits_to(self.hook.report_logits)
-        self.progress, rng = checkpoint.load(self.engine, settings.save)
+        self.progress, rng = self._loaded(in_memory)
         self.resumed_from = self.progress.step or None
-        self.saved_step = self.progress.step
+        self.resumed_tag = f"global_step{self.progress.step}" if in_memory is None else memory_tag(in_memory)
+        self.saved_step = self.progress.step if in_memory is None else 0
         adam.impose(self.engine, self.standing)
         self.attention = override_attention(self.engine, self.model, self.standing)
         self.data = DataPath(
@@ -119,9 +128,18 @@ class Trainer:
         )
         self.hook.loss_minimum = LossMinimum.load(self.progress.loss_minimum)
         if rng is not None:
-            checkpoint.restore_rng(rng)
+            restore_rng(rng)
         self._apply_once()
         self.scalars = self._open_scalars()
+
+    def _loaded(self, in_memory: int | None) -> tuple[checkpoint.Progress, dict[str, Any] | None]:
+        if in_memory is None:
+            if self.memory is not None:
+                self.memory.forget()
+            return checkpoint.load(self.engine, self.settings.save)
+        if self.memory is None:
+            raise CheckpointError(f"{memory_tag(in_memory)} can't be loaded: no state is kept in memory")
+        return checkpoint.held(self.memory.restore(self.engine, in_memory))
 
     def train(self) -> str:
         """Trains to the end, or until asked to stop; returns why it ended: finished, sigterm or kill_file; `parked too
@@ -131,6 +149,9 @@ class Trainer:
         try:
             while not self._at_end():
                 self.step()
+                if self.memory is not None:
+                    report, guard = self.hook.report_memory, self.hook.guard
+                    self.memory.at_boundary(self.engine, self.number, self._client_state, report, guard)
                 due = self.requests.at_boundary(stop=self._stop_level())
                 if due.save and self.saved_step != self.number:
                     self.save()
@@ -160,6 +181,8 @@ class Trainer:
     def _close_files(self) -> None:
         await_saves(self.engine)
         self.hook.await_readings()
+        if self.memory is not None:
+            self.memory.settle(self.hook.report_memory)
         if self.scalars is not None:
             self.scalars.close()
             self.scalars = None
@@ -218,11 +241,18 @@ class Trainer:
             print(f"validation at step {self.number}: loss {mean:.4f}", flush=True)
         return mean
 
+    def _noted(self) -> checkpoint.Progress:
+        """The progress, with where all of it stands now."""
+        self.data.note(self.progress)
+        self.progress.loss_minimum = tuple(self.hook.loss_minimum.state())
+        self.progress.attempt = self.hook.attempt
+        return self.progress
+
+    def _client_state(self) -> dict[str, Any]:
+        return checkpoint.client_state_of(self._noted())
+
     def save(self) -> None:
-        progress = self.progress
-        self.data.note(progress)
-        progress.loss_minimum = tuple(self.hook.loss_minimum.state())
-        progress.attempt = self.hook.attempt
+        progress = self._noted()
         tag = checkpoint.save(self.engine, self.settings.save, progress)
         self.saved_step = progress.step
         self.hook.checkpoint_saved(
@@ -286,7 +316,7 @@ class Trainer:
             settings={k: str(v) if isinstance(v, Path) else v for k, v in vars(settings).items() if k != "data"},
         )
         if self.rank == 0:
-            whence = f"from global_step{self.resumed_from}" if self.resumed_from else "from scratch"
+            whence = f"from {self.resumed_tag}" if self.resumed_from else "from scratch"
             skipped = f", {self.data.order.skipped_samples} samples skipped" if self.data.order.skipped else ""
             whence = f"in place, {whence}" if self.resume is not None else whence
             print(f"attempt {self.hook.attempt}, {whence}, seed {self.data.order.seed}{skipped}", flush=True)
