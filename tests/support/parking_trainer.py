@@ -2,7 +2,8 @@
 
 It reports its start, makes steps, saves, and obeys PARK, RESUME, RELEASE and KILL as docs/IN_PLACE.md says, without
 torch. DOES: obeys; deaf (sees no PARK); dies (where it is resumed); hangs (where it is resumed: never reports);
-restless (writes its log while it is parked).
+restless (writes its log while it is parked). It says that the states of the first three tens which
+it does not save are in memory, and stay.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from sentinel.vocabulary.parking import (
     ResumeRequest,
     decode_request,
     ended_by_resume,
+    step_in_memory,
 )
 
 STEP_S, POLL_S, SAVES_EVERY = 0.02, 0.05, 20
+KEPT_EVERY, KEPT = 10, 3  # states in memory
 
 
 def own_process() -> dict[str, Any]:
@@ -48,12 +51,18 @@ def own_process() -> dict[str, Any]:
 class Attempt:
     """One attempt of the process: its journal, and the step that it has come to."""
 
-    def __init__(self, folder: Path, does: str, *, parent: int | None) -> None:
+    def __init__(self, folder: Path, does: str, *, parent: int | None, before: Attempt | None = None) -> None:
         self.folder, self.state, self.does = folder, folder / "state", does
         self.number = len(list((self.state / "attempts").iterdir())) + 1
         self.journal: TextIO = (self.state / "attempts" / f"{self.number:04d}.jsonl").open("x")
         latest = folder / "checkpoints" / "latest"
         self.step = int(latest.read_text().removeprefix("global_step")) if latest.exists() else 0
+        self.held: list[int] = []
+        if before is not None and (step := step_in_memory(before.target)) is not None:
+            if step not in before.held:
+                sys.exit(f"memory:{step} is not kept")
+            self.step, self.held = step, [one for one in before.held if one <= step]
+        self.target: str | None = None  # of RESUME
         overrides = self.state / "overrides.json"
         rollback = json.loads(overrides.read_text())["rollback"] if overrides.exists() else None
         self.tell(
@@ -89,6 +98,9 @@ class Attempt:
             self.tell("sample", global_step=self.step, loss=loss)
             if self.step % SAVES_EVERY == 0:
                 self.save()
+            elif self.step % KEPT_EVERY == 0 and len(self.held) < KEPT:
+                self.held.append(self.step)
+                self.tell("memory_target", global_step=self.step, held=self.held, digest="0f", size_bytes=9)
             park = None if self.does == "deaf" else self.asked(ParkRequest)
             if park is not None and park.deadline_unix_s > time.time() and (after := self.park(park)) is not None:
                 return after
@@ -110,7 +122,8 @@ class Attempt:
             if (self.state / "KILL").exists():
                 self.finish("kill_file")
                 sys.exit(0)
-            if self.asked(ResumeRequest, park.rollback) is not None:
+            if (resume := self.asked(ResumeRequest, park.rollback)) is not None:
+                self.target = resume.target
                 self.finish(ended_by_resume(park.rollback))
                 return park.rollback
             if self.asked(ReleaseRequest, park.rollback) is not None:
@@ -130,8 +143,9 @@ class Attempt:
 
 def main(folder: Path, does: str) -> int:
     parent: int | None = None
+    attempt: Attempt | None = None
     while True:
-        attempt = Attempt(folder, does if parent is None else "obeys", parent=parent)
+        attempt = Attempt(folder, does if parent is None else "obeys", parent=parent, before=attempt)
         if attempt.train() is None:
             return 0
         if does == "dies":

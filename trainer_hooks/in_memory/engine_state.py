@@ -96,7 +96,7 @@ def numbers_of(engine: Any) -> dict[str, Any]:
             for master, inner, _ in _masters(engine)
         ],
         "scaling": [{k: vars(one)[k] for k in _SCALING if k in vars(one)} for one in _scalers(engine)],
-        "scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
+        "scheduler": None if scheduler is None else scheduler.state_dict(),
         "rng": rng_state(),
     }
     return deepcopy(numbers)

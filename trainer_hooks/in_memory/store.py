@@ -32,7 +32,8 @@ class Kept:
 
     def digest_now(self) -> str:
         """SHA-256, in hex, of the tensors and the counters as they are in memory now."""
-        digest = hashlib.sha256(memoryview(self.buffer.numpy())[: _size(t.nbytes for t in self.tensors.values())])
+        used: Any = self.buffer[: _size(t.nbytes for t in self.tensors.values())].numpy()
+        digest = hashlib.sha256(used)
         digest.update(repr([self.step, self.numbers.get("counters"), self.numbers.get("groups")]).encode())
         return digest.hexdigest()
 
@@ -117,12 +118,13 @@ class StateStore:
             for name, kept in tensors.items():
                 kept.copy_(live[name])
             return
-        self._stream = self._stream or torch.cuda.Stream()
+        cuda: Any = torch.cuda  # not annotated there
+        self._stream = self._stream or cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for name, kept in tensors.items():
                 kept.copy_(live[name], non_blocking=True)
-            self._copied = torch.cuda.Event()
+            self._copied = cuda.Event()
             self._copied.record()
 
     def _complete(self, kept: Kept) -> None:

@@ -15,6 +15,9 @@ from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Overrides, decode_overrides, encode_overrides
 
+WrittenOverrides = Annotated[Overrides, Spelt(lambda data: decode_overrides(dump_json(data)))]
+"""As the incident log holds them."""
+
 
 class Proof(StrEnum):
     """What is known of one change."""
@@ -56,7 +59,7 @@ class OnDisk:
 
     tag: str | None  # None is from scratch
     global_step: int
-    overrides: Annotated[Overrides, Spelt(lambda data: decode_overrides(dump_json(data)))]
+    overrides: WrittenOverrides
     changes: tuple[str, ...] = ()
     lost_steps: int = 0
     lost_gpu_hours: float | None = None

@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.incident.incident import OnDisk, Place, Rollback, overrides_to_json
-from sentinel.vocabulary.codec import Spelt, kept
+from sentinel.plan.incident.incident import OnDisk, Place, Rollback, WrittenOverrides, overrides_to_json
+from sentinel.vocabulary.codec import kept
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.overrides import Overrides, decode_overrides
+from sentinel.vocabulary.overrides import Overrides
 
 _OF_THE_LINE = ("incident", "time_unix_s", "shifted_by_s", "keys", "more")
-WrittenOverrides = Annotated[Overrides, Spelt(lambda data: decode_overrides(dump_json(data)))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback, incident_id, rollback_id
 from sentinel.plan.observation import Checkpoint, SpoiltSpan
 from sentinel.plan.restart.decision import decision_of, on_disk_of, unapplied_by
-from sentinel.plan.restart.in_place.way import Asked, Way, held_in_memory, way_of
+from sentinel.plan.restart.in_place.held import held_in_memory
+from sentinel.plan.restart.in_place.way import Asked, Way, way_of
 from sentinel.plan.restart.rollback import Plan, no_room, plan_rollback
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides

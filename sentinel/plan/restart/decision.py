@@ -14,7 +14,8 @@ from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.incident import Incident, OnDisk, Rollback, Skip, Wait, rollback_id
 from sentinel.plan.observation import Life
 from sentinel.plan.restart.forecast import gpu_hours, lost_so_far, lost_steps
-from sentinel.plan.restart.in_place.way import Way, held_in_memory, way_of
+from sentinel.plan.restart.in_place.held import held_in_memory
+from sentinel.plan.restart.in_place.way import Way, way_of
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.rollback import ELSEWHERE, Plan, no_room, not_yet_verified, on_hold, plan_rollback
 from sentinel.plan.starts.proof import unreported

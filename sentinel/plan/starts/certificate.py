@@ -15,7 +15,6 @@ from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_outcomes import Done
 from sentinel.plan.observation import SpoiltSpan
 from sentinel.plan.starts.audit import FIRST, StartAudit, audits_of
-from sentinel.vocabulary.parking import memory_tag
 from sentinel.vocabulary.sample import ScrapedSample
 
 REBUILT_STEPS = 1000  # after which Adam's second moment (beta2 = 0.999) has forgotten what a start has broken
@@ -35,7 +34,6 @@ class Certificate:
     scanned: bool  # whether it was read whole: its digests, and no nan in its floats
     digest: bool  # whether it has a manifest
     pinned: bool
-    in_memory: bool = False  # whether it is no checkpoint, but a state in the memory of the trainer's processes
     why_not: str | None = None  # why it is not whole or not healthy, as a sentence
 
     @property
@@ -110,17 +108,15 @@ def certificates(
     *,
     pinned: Collection[str],
     manifests: Collection[str],
-    in_memory: Collection[int] = (),
 ) -> tuple[Certificate, ...]:
-    """By step; states in memory among them. `judged`: the judge's events, `events`: the incident log; `manifests`: the
-    tags that have one; `in_memory`: steps of the states that the newest attempt keeps."""
+    """By step. `judged`: the judge's events, `events`: the incident log; `manifests`: the tags that have one."""
     audits, read = audits_of(events), _read_whole(events)
     undone = {name for i in facts.incidents for r in i.rollbacks if r.taken_back for name in r.names}
     attempts = [(n, attempt) for n, attempt in sorted(history.attempts.items()) if _of(attempt) not in undone]
     saver = {saved.tag: number for number, attempt in attempts for saved in attempt.saved}
-    made = list(_in_memory(facts, in_memory, judged, audits))
+    made = []
     for c in facts.folders.checkpoints:
-        verdict, why = _verdict(facts, judged, c.global_step)
+        verdict, why = verdict_at(c.global_step, facts, judged)
         audit = audits.get(saver.get(c.tag, 0))
         whole = False if c.verified is False else c.complete
         made.append(
@@ -137,33 +133,11 @@ def certificates(
                 why_not=why if whole else c.problem or "it is not complete",
             )
         )
-    return tuple(sorted(made, key=lambda one: one.global_step))
+    return tuple(made)
 
 
-def _in_memory(
-    facts: Facts, steps: Iterable[int], judged: Collection[JudgeEvent], audits: Mapping[int, StartAudit]
-) -> Iterator[Certificate]:
-    """Every rank has said that it has the state whole, with its digest."""
-    audit = audits.get(facts.newest_attempt or 0)
-    for step in steps:
-        verdict, why = _verdict(facts, judged, step)
-        yield Certificate(
-            tag=memory_tag(step),
-            global_step=step,
-            whole=True,
-            healthy=None if verdict is None else why is None,
-            verdict=verdict,
-            start=None if audit is None else str(audit.verdict),
-            scanned=False,
-            digest=True,
-            pinned=False,
-            in_memory=True,
-            why_not=why,
-        )
-
-
-def _verdict(facts: Facts, judged: Iterable[JudgeEvent], step: int) -> tuple[str | None, str | None]:
-    """The judge's verdict on its step, and what speaks against it; (None, a sentence) where no reading is known, or the
+def verdict_at(step: int, facts: Facts, judged: Iterable[JudgeEvent]) -> tuple[str | None, str | None]:
+    """The judge's verdict on the step, and what speaks against it; (None, a sentence) where no reading is known, or the
     audit of its start is not over."""
     if step not in facts.readings.positions:
         return None, "no reading of its step is known"

@@ -10,8 +10,9 @@ from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.observation import Life
 from sentinel.plan.restart.actions import Release
+from sentinel.plan.restart.in_place.held import held_in_memory
 from sentinel.plan.restart.in_place.parked import why_not_parked
-from sentinel.plan.restart.in_place.way import held_in_memory, too_short
+from sentinel.plan.restart.in_place.way import too_short
 from sentinel.plan.restart.liveness import life_of
 from sentinel.vocabulary.parking import memory_tag
 

@@ -8,8 +8,6 @@ from typing import Literal
 
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts
-from sentinel.plan.observation import Life
-from sentinel.plan.restart.liveness import life_of
 
 Asked = Literal["in_place", "job"]  # by a person, for one rollback
 
@@ -52,18 +50,6 @@ def _hindrance(facts: Facts, policy: Policy) -> str | None:
     if facts.jobs.start.rewrites_script:
         return "its changes are made in the job script, which a trainer reads only when it starts"
     return too_short(facts, policy)
-
-
-def held_in_memory(facts: Facts, attempt: int | None = None) -> tuple[int, ...]:
-    """The steps whose states the ranks of that attempt (None: the newest) keep in memory; none once it has ended."""
-    journals = facts.readings.journals
-    found = next((j for j in reversed(journals) if attempt in (None, j.number)), None)
-    return found.memory if found is not None else ()
-
-
-def kept_alive(facts: Facts) -> tuple[int, ...]:
-    """The steps whose states the newest attempt keeps in memory, where it is known to live."""
-    return held_in_memory(facts) if life_of(facts.liveness).life in (Life.ALIVE, Life.PARKED) else ()
 
 
 def too_short(facts: Facts, policy: Policy) -> str | None:
