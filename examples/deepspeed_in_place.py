@@ -61,6 +61,9 @@ class Training:
             run="in-place",
             reload=self.resume,  # what a start does, in the engine that is there
             close_files=self.close_log,  # nothing of this loop may be written to while it is parked
+            memory_targets=options.memory_targets,  # states that each rank keeps in its host's memory, or 0
+            memory_every=SAVE_EVERY // 2,
+            client_state=lambda: {"generator": torch.get_rng_state()},  # what a save would hold beside the engine's
         )
         self.log: Any = None
         self.open_log()
@@ -81,7 +84,10 @@ class Training:
         """Called on every rank where the training is resumed in place, between two steps."""
         if resume.target is None:
             raise SystemExit("this training can't begin from scratch in place: start it anew")
-        self.load(resume.target)
+        if (client_state := self.hook.from_memory(resume)) is not None:
+            torch.set_rng_state(client_state["generator"])
+        else:
+            self.load(resume.target)
         self.open_log()
         return {"seed": 0}  # what else is reported at a start; overrides.json would be read and applied here
 
@@ -113,6 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="checkpoints and the state folder go below it")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--memory-targets", type=int, default=0)
     parser.add_argument("--zero", type=int, default=0, choices=range(4))
     options = parser.parse_args()
 

@@ -13,9 +13,10 @@ import torch
 from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import CheckpointError, OverridesError
 from sentinel.vocabulary.overrides import Overrides
-from sentinel.vocabulary.parking import ResumeRequest, step_in_memory
+from sentinel.vocabulary.parking import ResumeRequest, memory_tag, step_in_memory
 from trainer_hooks.data.shards import written
 from trainer_hooks.generators import rng_state
+from trainer_hooks.in_memory.targets import MemoryTargets
 from trainer_hooks.restart import Decisions
 
 _FORM = Form(error=CheckpointError)
@@ -50,9 +51,19 @@ def client_state_of(progress: Progress) -> dict[str, Any]:
     return {"sentinel": deepcopy(fields_of(progress)), "rng": rng_state()}
 
 
-def load(engine: Any, folder: Path) -> tuple[Progress, dict[str, Any] | None]:
+def load(
+    engine: Any, folder: Path, memory: MemoryTargets | None = None, step: int | None = None
+) -> tuple[Progress, dict[str, Any] | None]:
     """Progress and RNG state of the checkpoint that `latest` names; a fresh Progress when there is no `latest`.
-    CheckpointError when `latest` is torn or names what is not there: training from scratch over it would be worse."""
+    CheckpointError when `latest` is torn or names what is not there: training from scratch over it would be worse.
+    With `step` those of that state in memory, which stays as it is; else none is kept any more."""
+    if step is not None:
+        if memory is None:
+            raise CheckpointError(f"{memory_tag(step)} can't be loaded: no state is kept in memory")
+        state = deepcopy(dict(memory.restore(engine, step)))
+        return progress_of(state), state["rng"]
+    if memory is not None:
+        memory.forget()
     tag = named(folder)
     if tag is None:
         return Progress(), None
@@ -60,12 +71,6 @@ def load(engine: Any, folder: Path) -> tuple[Progress, dict[str, Any] | None]:
     if path is None or "sentinel" not in client_state:
         raise CheckpointError(f"{folder / tag} is not a checkpoint of this trainer")
     return progress_of(client_state), client_state["rng"]
-
-
-def held(client_state: Mapping[str, Any]) -> tuple[Progress, dict[str, Any]]:
-    """What `client_state_of` gave, as `load` gives it. The given is kept as it is."""
-    state = deepcopy(dict(client_state))
-    return progress_of(state), state["rng"]
 
 
 def named(folder: Path) -> str | None:

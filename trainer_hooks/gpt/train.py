@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from sentinel.vocabulary.errors import CheckpointError, OverridesError
+from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
 from sentinel.vocabulary.parking import memory_tag, step_in_memory
@@ -106,11 +106,10 @@ class Trainer:
             self.memory.held(self.hook.report_memory)
 
     def _load(self, adam: AdamSettings, in_memory: int | None) -> None:
-        """The checkpoint, or the state of that step in memory, and all that goes on from there, with the decided
-        changes."""
+        """The checkpoint, or that state in memory, and all that goes on from there, with the decided changes."""
         settings = self.settings
         self.model.report_logits_to(self.hook.report_logits)
-        self.progress, rng = self._loaded(in_memory)
+        self.progress, rng = checkpoint.load(self.engine, settings.save, self.memory, in_memory)
         self.resumed_from = self.progress.step or None
         self.resumed_tag = f"global_step{self.progress.step}" if in_memory is None else memory_tag(in_memory)
         self.saved_step = self.progress.step if in_memory is None else 0
@@ -132,15 +131,6 @@ class Trainer:
         self._apply_once()
         self.scalars = self._open_scalars()
 
-    def _loaded(self, in_memory: int | None) -> tuple[checkpoint.Progress, dict[str, Any] | None]:
-        if in_memory is None:
-            if self.memory is not None:
-                self.memory.forget()
-            return checkpoint.load(self.engine, self.settings.save)
-        if self.memory is None:
-            raise CheckpointError(f"{memory_tag(in_memory)} can't be loaded: no state is kept in memory")
-        return checkpoint.held(self.memory.restore(self.engine, in_memory))
-
     def train(self) -> str:
         """Trains to the end, or until asked to stop; returns why it ended: finished, sigterm or kill_file; `parked too
         long`, or `resumed in place …`, and then the process has what the next attempt begins from."""
@@ -149,9 +139,6 @@ class Trainer:
         try:
             while not self._at_end():
                 self.step()
-                if self.memory is not None:
-                    report, guard = self.hook.report_memory, self.hook.guard
-                    self.memory.at_boundary(self.engine, self.number, self._client_state, report, guard)
                 due = self.requests.at_boundary(stop=self._stop_level())
                 if due.save and self.saved_step != self.number:
                     self.save()
@@ -220,6 +207,9 @@ class Trainer:
             self.validate()
         if settings.save_interval and self.number % settings.save_interval == 0:
             self.save()
+        if self.memory is not None:
+            hook = self.hook
+            self.memory.at_boundary(self.engine, self.number, self.client_state, hook.report_memory, hook.guard)
 
     def _on_sample(self, sample: Sample) -> None:
         if self.scalars is not None:
@@ -248,7 +238,8 @@ class Trainer:
         self.progress.attempt = self.hook.attempt
         return self.progress
 
-    def _client_state(self) -> dict[str, Any]:
+    def client_state(self) -> dict[str, Any]:
+        """What a save would hold beside the engine's state, as it is now."""
         return checkpoint.client_state_of(self._noted())
 
     def save(self) -> None:

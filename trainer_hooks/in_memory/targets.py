@@ -60,6 +60,11 @@ class MemoryTargets:
             raise ConfigError("no state is kept")
         return self._store
 
+    @property
+    def size_bytes(self) -> int:
+        """Of one state, on this rank."""
+        return self._taken.size_bytes
+
     def at_boundary(
         self,
         engine: Any,
