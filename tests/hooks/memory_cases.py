@@ -42,7 +42,7 @@ def engine_of(stage: int, precision: str, **more: Any) -> Any:
         "zero_optimization": {"stage": stage, **more},
     }
     if precision != "fp32":
-        config[precision] = {"enabled": True} | ({"initial_scale_power": 16} if precision == "fp16" else {})
+        config[precision] = {"enabled": True}
     return deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config)[0]
 
 

@@ -48,7 +48,7 @@ def test_a_state_that_is_put_back_trains_on_to_the_bit_in_this_engine_and_in_one
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [
-        (2, ["0:fp32", "1:fp32", "3:fp32", "0:bf16", "1:bf16", "2:bf16", "0:fp16", "1:fp16", "2:fp16", "3:fp16"]),
+        (2, ["0:fp32", "1:fp32", "3:fp32", "0:bf16", "1:bf16", "2:bf16"]),
         (1, ["0:fp32", "1:bf16", "3:fp32"]),
     ],
 )
