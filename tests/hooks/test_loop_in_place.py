@@ -93,6 +93,7 @@ def test_a_loop_goes_on_from_a_state_in_memory_with_what_it_gave_to_it(tmp_path:
         resume = ResumeRequest(rollback="incident-1-r1", attempt=1, target="memory:5", global_step=5)
         put(folder / "state" / "RESUME", encode_request(resume))
         until(lambda: any(r.attempt == 2 and isinstance(r, Sample) and r.global_step > 14 for r in records(folder)))
+        park(folder, "incident-1-r2", attempt=2)  # its log is closed then
     assert lines(folder, 0)[len(before) :][:10] == before[5:15]
     told = [r for r in records(folder) if isinstance(r, RunStarted)][-1]
     assert (told.in_place, told.resumed_from) == (True, 5)

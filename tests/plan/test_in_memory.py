@@ -96,6 +96,14 @@ def test_later_checkpoints_go_latest_names_the_last_one_that_stays_and_the_train
     assert of_kind[CutTensorBoard].at == of_kind[WriteOverrides].overrides.anchor == facts.readings.anchor(35)
 
 
+@pytest.mark.parametrize("done", range(7))
+def test_a_plan_to_a_state_in_memory_that_is_cut_short_is_taken_up_where_it_stopped(done: int) -> None:
+    facts = keeping(*HELD)
+    whole = plan_rollback(rung(facts), facts, RESEED).actions
+    state = reduce(after, whole[:done], facts)
+    assert plan_rollback(rung(facts), state, RESEED).actions == whole[done:]
+
+
 def carried_out(facts: Facts, decision: Rollback) -> Facts:
     return facts.changed(incidents=(incident(status="decided", rollbacks=[decision]),))
 

@@ -1,5 +1,5 @@
-"""What the state of a DeepSpeed engine is on this rank: tensors, and numbers beside them. Tried: ZeRO 0 to 3 in fp32 and
-bf16 on CPUs. fp16's loss scale is kept by what DeepSpeed's own checkpoints keep of it; no CPU trains fp16."""
+"""What the state of a DeepSpeed engine is on this rank: tensors, and numbers beside them. Tried: ZeRO 0 to 3, fp32 and
+bf16, on CPUs. No CPU trains fp16: of its loss scale is kept what DeepSpeed's own checkpoints hold."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
@@ -46,7 +47,7 @@ class MemoryTargets:
         base = HashStore() if self._world == 1 else distributed_c10d._get_default_store()
         self._base, self._number = PrefixStore(f"sentinel/memory/{next(_made)}", base), count(1)
         self._pending: list[tuple[Kept, Any, bool]] = []  # state, its part of the store, whether this rank has told it
-        self._watched: Any = None
+        self._watched: Callable[[], Any] = lambda: None  # the engine; not kept alive by this
         why, self._store = why_not(engine), None
         if why is None:
             self._store = StateStore(engine, most)
@@ -79,9 +80,9 @@ class MemoryTargets:
         if step % self._every:
             return
         with guard("keep the state in memory"):
-            if self._watched is not engine:  # its update may not begin before the copy is made
+            if self._watched() is not engine:  # its update may not begin before the copy is made
                 before(engine, "_take_model_step", lambda *_, **__: self._taken.wait_for_copy())
-                self._watched = engine
+                self._watched = weakref.ref(engine)
             part = PrefixStore(str(next(self._number)), self._base)
             self._pending.append((self._taken.keep(engine, step, client_state()), part, False))
 

@@ -98,10 +98,10 @@ def _in_place(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
     it has reported itself nothing is moved."""
     ours, standing = decision.id, stage_of(decision, facts, policy)
     if standing.stage is Stage.LOST:
-        why = standing.why
+        lost = standing.why
         if decision.on_disk is not None:
-            why += f"; {decision.target_tag} is lost with it: the target is {decision.on_disk.tag or 'scratch'}"
-        return Plan(gives_up=why, reason=f"{ours} goes on by a new job: {why}")
+            lost += f"; {decision.target_tag} is lost with it: the target is {decision.on_disk.tag or 'scratch'}"
+        return Plan(gives_up=lost, reason=f"{ours} goes on by a new job: {lost}")
     if standing.stage is Stage.RESUMED:
         return Plan(reason=standing.why)
     if standing.stage is Stage.PARKED and (why := settles(facts.liveness, except_for=ours)) is not None:
