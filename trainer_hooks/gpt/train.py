@@ -6,14 +6,13 @@ from __future__ import annotations
 import argparse
 import gc
 import math
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
+from sentinel.vocabulary.overrides import CHANGES, TrainingSettings
 from sentinel.vocabulary.parking import memory_tag, step_in_memory
 from sentinel.vocabulary.sample import Sample
 from trainer_hooks.attaching import attach
@@ -30,9 +29,10 @@ from trainer_hooks.gpt.process import Process
 from trainer_hooks.gpt.process import leave_out_unused_ops as leave_out_unused_ops
 from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
+from trainer_hooks.gpt.start_facts import start_facts
 from trainer_hooks.gpt.validation import validation_loss
 from trainer_hooks.random_ltd import DataRank
-from trainer_hooks.restart import decision_facts, due
+from trainer_hooks.restart import due
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
 from trainer_hooks.sample.engine_calls import await_saves
 from trainer_hooks.sample.reading import Position
@@ -278,33 +278,16 @@ class Trainer:
         apply_once(once, self.engine, progress, progress.step)
 
     def _report_start(self) -> None:
-        settings, progress, schedules = self.settings, self.progress, self.schedules
-        first = progress.step + 1
         self.hook.run_started(
-            parent_attempt=progress.attempt,
             resumed_from=self.resumed_from,
             in_place=self.resume is not None,
             can_park=self.can_park,
-            **decision_facts(self.overrides, progress),
-            **self.data.order.facts(progress.consumed_samples),
-            free=(self.standing.free or Free()).to_json(),
-            qk_clip=self.standing.qk_clip or 0.0,
-            lr_factor_of=self.standing.lr_factor_of or {},
-            consumed_tokens=progress.consumed_tokens,
-            effective_tokens=self.data.effective_tokens,
-            lr=schedules.lr.lr(step=first, consumed_tokens=self.data.effective_tokens),
-            lr_schedule=schedules.lr.to_json(),
-            seqlen=self.data.warmup.schedule.seqlen(first),
-            seqlen_schedule=schedules.seqlen.to_json(),
-            seqlen_shortening=schedules.shorten,
-            batch_size_schedule=schedules.batch_size.to_json(),
-            random_ltd_schedule=schedules.random_ltd.to_json(),
-            curriculum_schedule=schedules.curriculum.to_json() if schedules.curriculum else {},
-            full_seqlen=self.corpus.seqlen,
-            total_steps=settings.steps,
-            total_tokens=settings.tokens,
-            checkpoint_interval_steps=settings.save_interval or None,
-            settings={k: str(v) if isinstance(v, Path) else v for k, v in vars(settings).items() if k != "data"},
+            **start_facts(
+                *(self.settings, self.progress, self.overrides),
+                schedules=self.schedules,
+                data=self.data,
+                full_seqlen=self.corpus.seqlen,
+            ),
         )
         if self.rank == 0:
             whence = f"from {self.resumed_tag}" if self.resumed_from else "from scratch"
