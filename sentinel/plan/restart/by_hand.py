@@ -110,9 +110,11 @@ def _way(wanted: ManualRollback, facts: Facts, policy: Policy) -> Way:
 def _not_in_memory(step: int, wanted: ManualRollback, facts: Facts, policy: Policy) -> Plan | None:
     """The refusal to go back to a state in memory that is not there, or that only the same processes can go back to."""
     held = held_in_memory(facts)
+    if not held:
+        return Plan(refusal=f"there is no state {wanted.to} in memory; the trainer keeps none")
     if step not in held:
-        there = f"those there are {', '.join(map(memory_tag, held))}" if held else "the trainer keeps none"
-        return Plan(refusal=f"there is no state {wanted.to} in memory; {there}")
+        there = ", ".join(map(memory_tag, held))
+        return Plan(refusal=f"there is no state {wanted.to} in memory; those there are {there}")
     if facts.folders.by_newest:
         return Plan(refusal=f"{wanted.to}: nothing but the newest checkpoint would say what comes before it on disk")
     if not wanted.start:
