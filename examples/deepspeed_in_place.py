@@ -63,7 +63,7 @@ class Training:
             close_files=self.close_log,  # nothing of this loop may be written to while it is parked
             memory_targets=options.memory_targets,  # states that each rank keeps in its host's memory, or 0
             memory_every=SAVE_EVERY // 2,
-            client_state=lambda: {"generator": torch.get_rng_state()},  # what a save would hold beside the engine's
+            client_state=self.client_state,
         )
         self.log: Any = None
         self.open_log()
@@ -100,13 +100,22 @@ class Training:
             engine.step()
             self.log.write(f"{engine.global_steps} {loss.item()!r}\n")
             if engine.global_steps % SAVE_EVERY == 0:
-                engine.save_checkpoint(self.checkpoints, client_state={"generator": torch.get_rng_state()})
+                self.save()
             asked = self.hook.boundary()  # the last line of the loop: stop, save, park
             if asked.released:
                 self.open_log()
+            if asked.save:  # the file SAVE, or the first step after a state in memory
+                self.save()
             if asked.stop is not None:
                 return asked.stop
         return "finished"
+
+    def client_state(self) -> dict[str, Any]:
+        """What is saved, or kept in memory, beside the engine's state."""
+        return {"generator": torch.get_rng_state()}
+
+    def save(self) -> None:
+        self.engine.save_checkpoint(self.checkpoints, client_state=self.client_state())
 
     def open_log(self) -> None:
         self.log = (self.checkpoints.parent / f"losses-{dist.get_rank()}.txt").open("a")

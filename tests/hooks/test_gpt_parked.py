@@ -147,7 +147,7 @@ def resume_to(folder: Path, step: int, number: int) -> None:
 def test_a_resume_from_memory_trains_on_as_before_and_one_to_what_is_not_kept_ends_with_a_sentence(
     tmp_path: Path,
 ) -> None:
-    arguments = ("--dropout", "0.1", "--memory-targets", "50", "--memory-every", "3")
+    arguments = ("--dropout", "0.1", "--memory-targets", "50", "--memory-every", "3", "--save-interval", "900")
     with under_way(tmp_path, *arguments) as trainer:
         until(lambda: sum(isinstance(r, MemoryTarget) for r in records(tmp_path)) > 2)
         ask(tmp_path, "incident-1-r1")
@@ -169,6 +169,8 @@ def test_a_resume_from_memory_trains_on_as_before_and_one_to_what_is_not_kept_en
     began = [r for r in records(tmp_path) if isinstance(r, RunStarted)]
     assert (began[1].resumed_from, began[1].parent_attempt, began[1].in_place) == (6, 1, True)
     assert "trainer: memory:1000 can't be loaded: it is not kept: 3, 6, " in (tmp_path / "log").read_text()
+    saved = [(r.attempt, r.global_step) for r in records(tmp_path) if isinstance(r, CheckpointSaved)]
+    assert saved == [(2, 7)]  # a crash would begin there, and not before its target
     kinds = [type(r) for r in records(tmp_path) if isinstance(r, Parked | MemoryTarget | RunFinished)]
     assert kinds[kinds.index(Parked) + 1] is RunFinished  # nothing comes after the record that it is parked
 

@@ -97,5 +97,6 @@ def test_a_loop_goes_on_from_a_state_in_memory_with_what_it_gave_to_it(tmp_path:
     assert lines(folder, 0)[len(before) :][:10] == before[5:15]
     told = [r for r in records(folder) if isinstance(r, RunStarted)][-1]
     assert (told.in_place, told.resumed_from) == (True, 5)
+    assert (folder / "checkpoints" / "global_step6").is_dir()  # a crash would begin there, and not before its target
     kept = [r.held for r in records(folder) if isinstance(r, MemoryTarget) and r.attempt == 2]
     assert kept[:2] == [(5,), (5, 10)]

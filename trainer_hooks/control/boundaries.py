@@ -82,6 +82,7 @@ class Boundaries:
         self._reload, self._close_files, self._memory = reload, close_files, memory
         self._parking: Parking | None = None
         self._requests: StepRequests | None = None
+        self._unsaved = False  # Whether what was resumed from memory is to be saved: `latest` names an earlier one
 
     def pass_on(self) -> Boundary:
         """Called on every rank, at the end of every step."""
@@ -95,9 +96,10 @@ class Boundaries:
                 self._engine, step, lambda: deepcopy(memory.client_state()), report, self._hook.guard
             )
         due = self._requests.at_boundary()
+        save, self._unsaved = due.save or self._unsaved, False
         if due.park and due.stop is None:
-            return self._parked(self._parking, save=due.save)
-        return Boundary(stop=due.stop, save=due.save)
+            return self._parked(self._parking, save=save)
+        return Boundary(stop=due.stop, save=save)
 
     def from_memory(self, resume: ResumeRequest) -> Mapping[str, Any] | None:
         """See `Hook.from_memory`."""
@@ -140,6 +142,7 @@ class Boundaries:
         hook.run_started(**{"in_place": True, **parent, **told})
         if self._memory is not None:
             self._memory.targets.held(hook.report_memory)
+        self._unsaved = step_in_memory(resume.target) is not None
         return Boundary(resumed=resume)
 
     def _close(self) -> None:

@@ -205,7 +205,8 @@ class Trainer:
             every = settings.validate_every_warming_up or max(1, every // 2)
         if every and (self.number % every == 0 or self._at_end()):
             self.validate()
-        if settings.save_interval and self.number % settings.save_interval == 0:
+        unsaved = self.saved_step == 0 and self.resumed_from is not None  # from memory: `latest` names an earlier one
+        if settings.save_interval and (self.number % settings.save_interval == 0 or unsaved):
             self.save()
         if self.memory is not None:
             hook = self.hook
