@@ -18,12 +18,12 @@ def lines() -> list[dict[str, Any]]:
     return lines_of("memory_cases.py", "2:fp32", "3:bf16", "damaged", "no room", "offloaded", ranks=2)
 
 
-def of(lines: list[dict[str, Any]], case: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    first, second = sorted((line for line in lines if line["case"] == case), key=lambda line: line["rank"])
-    return first, second
+def of(lines: list[dict[str, Any]], case: str) -> list[dict[str, Any]]:
+    """By rank."""
+    return sorted((line for line in lines if line["case"] == case), key=lambda line: line["rank"])
 
 
-def assert_put_back(ranks: tuple[dict[str, Any], ...], *, world: int = 2) -> None:
+def assert_put_back(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert rank["equal"] == [True] * 4
         assert rank["same_place"]  # who holds a tensor of the state still holds it
@@ -34,7 +34,7 @@ def assert_put_back(ranks: tuple[dict[str, Any], ...], *, world: int = 2) -> Non
     assert all(not rank["held"] for rank in ranks[1:])  # one rank writes the journal
     assert len({*told["digests"][:4]}) == 4
     assert len({*told["bytes"]}) == 1
-    assert told["bytes"][0] % world == 0
+    assert told["bytes"][0] % len(ranks) == 0
 
 
 @pytest.mark.parametrize("case", ["2:fp32", "3:bf16"])
@@ -55,7 +55,7 @@ def test_a_state_that_is_put_back_trains_on_to_the_bit_in_this_engine_and_in_one
 def test_so_it_is_in_every_form_of_zero_and_precision(ranks: int, cases: list[str]) -> None:
     lines = lines_of("memory_cases.py", *cases, ranks=ranks)
     for case in cases:
-        assert_put_back(tuple(line for line in lines if line["case"] == case), world=ranks)
+        assert_put_back(of(lines, case))
 
 
 def test_where_one_rank_has_not_what_it_kept_all_of_them_refuse_with_one_sentence(lines: list[dict[str, Any]]) -> None:

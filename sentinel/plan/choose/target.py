@@ -30,9 +30,7 @@ class Target:
     tag: str | None  # None is from scratch
     global_step: int
     reason: str
-    on_disk: Target | None = (
-        None  # of a state in memory: the checkpoint in its place, where it is lost with its process
-    )
+    on_disk: Target | None = None  # of a state in memory: the checkpoint in its place, where it is lost
 
 
 def choose_target(
