@@ -1,7 +1,7 @@
 """Rewinds in one process against as many job restarts, from the same checkpoints with the same overrides.
 
     python benchmarks/in_place.py [--quick] [--json] [--rewinds N] [--zero 0,1,2,3] [--ranks 1,2] [--precision fp32] \\
-        [--preset tiny] [--long N]
+        [--preset tiny] [--long N] [--memory]
     python benchmarks/in_place.py --cost [--ranks 1,2]
 
 The reference trainer (real DeepSpeed, dropout on, so that the generators count) trains to step 40 once and saves at 20
@@ -14,6 +14,8 @@ CHANGES, so that each rewind also takes the one before it back; one job for each
 - `in place s`: from RESUME to the end of the first new step, by the journal; `park s`: from PARK to `parked`. `job s`:
   from the start of the job to the end of its first step. Median and largest. There is no queue here, and no other node.
 - `--long N`: N more rewinds in the same process: resident memory and open files after 10 and after all of them.
+- `--memory`: the rewinds go back to a state in memory, of step 60, and the jobs beside them start from a checkpoint of
+  that step which another job has saved; `latest` names global_step40 for the rewinds. Not from scratch.
 - `--cost`: what a boundary costs the training thread of a trainer that can park and of one that can't, by turns, in one
   process; the difference over the time of a step of the tiny model.
 """
@@ -30,7 +32,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice, product
 from pathlib import Path
 from statistics import median
@@ -40,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings, encode_overrides
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule, RandomLtdSchedule
-from sentinel.vocabulary.parking import ParkRequest, ResumeRequest, encode_request
+from sentinel.vocabulary.parking import ParkRequest, ResumeRequest, encode_request, memory_tag
 from sentinel.vocabulary.sample import Parked, Sample, decode
 
 Row = dict[str, Any]
@@ -94,6 +96,19 @@ CHANGES = (
 )
 
 
+FROM_MEMORY = 60  # With --memory: every change goes back to this step
+KEPT, EVERY = 20, 20  # so that the state of that step is there after all the steps that a rewind takes
+
+
+def changes_of(*, memory: bool) -> tuple[Change, ...]:
+    """What the rewinds do, in turn."""
+    if not memory:
+        return CHANGES
+    slw = FixedLinear(start=8, full=32, total_steps=15, anchor_step=FROM_MEMORY)
+    seqlen = {"SLW": {"standing": TrainingSettings(seqlen=slw)}}
+    return tuple(replace(c, to=FROM_MEMORY, **seqlen.get(c.name, {})) for c in CHANGES if c.to)
+
+
 def main(arguments: list[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
     if asked.cost:
@@ -104,7 +119,8 @@ def main(arguments: list[str] | None = None) -> None:
     rows = []
     for ranks, zero in product(_numbers(asked.ranks), _numbers(asked.zero)):
         with tempfile.TemporaryDirectory() as folder:
-            job = Job(folder=Path(folder), ranks=ranks, zero=zero, precision=asked.precision, preset=asked.preset)
+            of_all = {"precision": asked.precision, "preset": asked.preset, "memory": asked.memory}
+            job = Job(folder=Path(folder), ranks=ranks, zero=zero, **of_all)
             rows.append(row_of(job, rewinds, 0 if asked.quick else asked.long))
             if not asked.json:
                 _print(rows[-1], first=len(rows) == 1)
@@ -127,11 +143,12 @@ def document(rows: list[Row], costs: list[Row]) -> Row:
 
 def row_of(job: Job, rewinds: int, long: int) -> Row:
     job.begin()
-    changes = list(islice(cycle(CHANGES), rewinds))
+    known = changes_of(memory=job.memory)
+    changes = list(islice(cycle(known), rewinds))
     with job.in_place() as trainer:
         made = [trainer.rewind(change) for change in changes]
-        more = [trainer.rewind(change) for change in islice(cycle(CHANGES), long)]
-    jobs = {change.name: job.restarted(change) for change in CHANGES[:rewinds]}
+        more = [trainer.rewind(change) for change in islice(cycle(known), long)]
+    jobs = {change.name: job.restarted(change) for change in known[:rewinds]}
     jobs_s = [one.first_step_s for one in jobs.values()]
     unequal = [c.name for c, one in zip(changes, made, strict=True) if one.digests != jobs[c.name].digests]
     row: Row = {"ranks": job.ranks, "zero": job.zero, "precision": job.precision, "rewinds": rewinds}
@@ -183,19 +200,23 @@ class Job:
     zero: int
     precision: str
     preset: str
+    memory: bool = False  # Whether rewinds go back to a state in memory
 
     def begin(self) -> None:
-        """Trains to step 40 and saves at 20 and 40."""
-        self._run(self.folder, "--save-interval", "20", "--steps", "40", steps=10**9)
+        """Trains to step 40 and saves at 20 and 40; to where a state will be kept in memory as well."""
+        last = FROM_MEMORY if self.memory else 40
+        self._run(self.folder, "--save-interval", "20", "--steps", str(last), steps=10**9)
+        if self.memory:
+            self.point(40)
 
     @contextmanager
     def in_place(self) -> Iterator[RunningTrainer]:
         """A trainer under way, from step 40."""
         log = self.folder / "log"
+        kept = ("--memory-targets", str(KEPT), "--memory-every", str(EVERY)) if self.memory else ()
+        command = self._command(self.folder, *kept, steps=STEPS)
         with log.open("wb") as told:
-            process = subprocess.Popen(
-                self._command(self.folder, steps=STEPS), env=ENVIRONMENT, stdout=told, stderr=told
-            )
+            process = subprocess.Popen(command, env=ENVIRONMENT, stdout=told, stderr=told)
         trainer = RunningTrainer(job=self, process=process, log=log)
         try:
             trainer.await_attempt()
@@ -212,24 +233,25 @@ class Job:
             folder = Path(copied)
             (folder / "checkpoints").symlink_to(self.folder / "checkpoints")
             (folder / "state").mkdir()
-            self.prepare(change, "incident-1-r1", folder)
+            self.prepare(change, "incident-1-r1", folder, on_disk=change.to)
             began = time.time()
             self._run(folder, steps=STEPS, once=True)
             told = told_in(folder, self.ranks)
             first = next(r for r in records(folder / "state", told[0]["attempt"]) if isinstance(r, Sample))
             return Made(digests=tuple(one["digest"] for one in told), first_step_s=first.time_unix_s - began)
 
-    def prepare(self, change: Change, rollback: str, folder: Path) -> None:
-        """By hand what a rollback does, less the moves."""
+    def point(self, step: int) -> None:
+        """Makes `latest` name the checkpoint of that step; 0: none."""
         checkpoints = self.folder / "checkpoints"
-        for name, text in (
-            ("latest", f"global_step{change.to}"),
-            ("latest_checkpointed_iteration.txt", str(change.to)),
-        ):
-            if change.to:
+        for name, text in (("latest", f"global_step{step}"), ("latest_checkpointed_iteration.txt", str(step))):
+            if step:
                 put(checkpoints / name, text)
             else:
                 (checkpoints / name).unlink(missing_ok=True)
+
+    def prepare(self, change: Change, rollback: str, folder: Path, *, on_disk: int) -> None:
+        """By hand what a rollback does, less the moves. `on_disk`: the step of the checkpoint for `latest`."""
+        self.point(on_disk)
         put(folder / "state" / "overrides.json", change.overrides(rollback))
 
     def _run(self, folder: Path, *more: str, steps: int, once: bool = False) -> None:
@@ -285,9 +307,10 @@ class RunningTrainer:
         park = ParkRequest(rollback=rollback, attempt=before, deadline_unix_s=asked + PATIENCE_S)
         put(state / "PARK", encode_request(park))
         parked = self._until(lambda: next((r for r in records(state, before)[-1:] if isinstance(r, Parked)), None))
-        self.job.prepare(change, rollback, self.job.folder)
+        memory = self.job.memory
+        self.job.prepare(change, rollback, self.job.folder, on_disk=40 if memory else change.to)
         (state / "PARK").unlink()
-        tag = f"global_step{change.to}" if change.to else None
+        tag = memory_tag(change.to) if memory else f"global_step{change.to}" if change.to else None
         began = time.time()
         put(
             state / "RESUME",
@@ -369,6 +392,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--long", type=int, default=0)
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--cost", action="store_true")
     return parser
 

@@ -61,6 +61,9 @@ class Training:
             run="in-place",
             reload=self.resume,  # what a start does, in the engine that is there
             close_files=self.close_log,  # nothing of this loop may be written to while it is parked
+            memory_targets=options.memory_targets,  # states that each rank keeps in its host's memory, or 0
+            memory_every=SAVE_EVERY // 2,
+            client_state=self.client_state,
         )
         self.log: Any = None
         self.open_log()
@@ -81,7 +84,10 @@ class Training:
         """Called on every rank where the training is resumed in place, between two steps."""
         if resume.target is None:
             raise SystemExit("this training can't begin from scratch in place: start it anew")
-        self.load(resume.target)
+        if (client_state := self.hook.from_memory(resume)) is not None:
+            torch.set_rng_state(client_state["generator"])
+        else:
+            self.load(resume.target)
         self.open_log()
         return {"seed": 0}  # what else is reported at a start; overrides.json would be read and applied here
 
@@ -94,13 +100,22 @@ class Training:
             engine.step()
             self.log.write(f"{engine.global_steps} {loss.item()!r}\n")
             if engine.global_steps % SAVE_EVERY == 0:
-                engine.save_checkpoint(self.checkpoints, client_state={"generator": torch.get_rng_state()})
+                self.save()
             asked = self.hook.boundary()  # the last line of the loop: stop, save, park
             if asked.released:
                 self.open_log()
+            if asked.save:  # the file SAVE, or the first step after a state in memory
+                self.save()
             if asked.stop is not None:
                 return asked.stop
         return "finished"
+
+    def client_state(self) -> dict[str, Any]:
+        """What is saved, or kept in memory, beside the engine's state."""
+        return {"generator": torch.get_rng_state()}
+
+    def save(self) -> None:
+        self.engine.save_checkpoint(self.checkpoints, client_state=self.client_state())
 
     def open_log(self) -> None:
         self.log = (self.checkpoints.parent / f"losses-{dist.get_rank()}.txt").open("a")
@@ -113,6 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="checkpoints and the state folder go below it")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--memory-targets", type=int, default=0)
     parser.add_argument("--zero", type=int, default=0, choices=range(4))
     options = parser.parse_args()
 

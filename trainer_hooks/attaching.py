@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import Sample
-from trainer_hooks.control.boundaries import Boundaries, Reload
+from trainer_hooks.control.boundaries import Boundaries, InMemory, Reload
 from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.export.outputs import state_folder
 from trainer_hooks.hook import Hook
+from trainer_hooks.in_memory.targets import MemoryTargets
 from trainer_hooks.ranks import Ranks
 from trainer_hooks.sample.meter import READINGS
 from trainer_hooks.sample.reading import Position, StepFacts
@@ -56,10 +57,13 @@ def attach(
     decisions: StartDecisions | None = None,
     reload: Reload | None = None,
     close_files: Callable[[], None] | None = None,
+    memory_targets: int = 0,
+    memory_every: int = 50,
+    client_state: Callable[[], Mapping[str, Any]] = dict,
 ) -> Hook:
     """Attaches a hook to a DeepSpeed engine, right after deepspeed.initialize, or to the model and the optimizer of a
     plain loop, after a checkpoint was loaded. On every rank. It raises an OverridesError where something is decided
-    that no call of `decisions` has applied, and nothing else.
+    that no call of `decisions` has applied, a ConfigError where `memory_targets` can't be kept, and nothing else.
 
     With an engine the loss is taken where engine.backward(loss) gets it (with a pipeline, from train_batch), and the
     step is measured inside engine.step(). A plain loop gives `model` as its forward is called (DDP, fully_shard,
@@ -81,12 +85,16 @@ def attach(
 
     `reload` declares that this loop of a DeepSpeed engine can be resumed in place: its last line is `hook.boundary()`,
     which calls `reload` on every rank with what to load (docs/ATTACH.md); not with `decisions`. `close_files` closes
-    what this rank writes to, before the training is parked.
+    what this rank writes to, before the training is parked. `memory_targets`, with `reload`: so many states are kept in
+    the memory of each rank's host, one every `memory_every` steps, each with what `client_state` gives then; `reload`
+    gets them by `hook.from_memory`.
     """
     if (holder := model if engine is None else engine) is None or (engine is None and optimizer is None):
         raise TypeError("attach takes an engine, or model= and optimizer=")
     if reload is not None and (engine is None or decisions is not None):
         raise TypeError("reload= takes a DeepSpeed engine, and no decisions=")
+    if memory_targets and reload is None:
+        raise TypeError("memory_targets= takes reload=: without it nothing is resumed in place")
     attached = getattr(holder, _ATTACHED, None)
     if isinstance(attached, Hook) and not attached.closed:
         why = "the second call changes nothing; close the first hook before you attach another"
@@ -100,6 +108,10 @@ def attach(
     elif engine is None and applies is None:
         applies = ()  # of a plain loop only `decisions` reads overrides.json
     folder, as_tuple = state_folder(state_dir, run), None if applies is None else tuple(applies)
+    memory = None
+    if memory_targets:
+        kept = MemoryTargets(engine, most=memory_targets, every=memory_every)
+        memory = InMemory(targets=kept, client_state=client_state)
     hook = Hook(
         made,
         folder,
@@ -116,7 +128,7 @@ def attach(
         at_start=partial(_resumed, step) if decisions is None else decisions.facts,
     )
     if reload is not None:
-        hook.boundaries = Boundaries(folder, hook, engine, reload, close_files)
+        hook.boundaries = Boundaries(folder, hook, engine, reload, close_files, memory)
     if decisions is not None:
         decisions.follow(hook, lambda: int(made.global_steps), getattr(made, "in_step", lambda *_: True))
     with suppress(Exception):  # an engine that takes no attribute can only be attached to twice

@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 from torch.compiler import is_compiling
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
+from sentinel.vocabulary.parking import ResumeRequest
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     LayerVariance,
+    MemoryTarget,
     Parked,
     Record,
     Released,
@@ -187,6 +189,18 @@ class Hook:
         that where the attempt goes on."""
         with self.guard("report the park"):
             self._put(kind(**self._now(), rollback=rollback))
+
+    def report_memory(self, *, global_step: int, **facts: Any) -> None:
+        """Called by what keeps states in memory: fields of MemoryTarget, once all ranks have that state."""
+        self.await_readings()
+        with self.guard("report the state in memory"):
+            self._put(MemoryTarget(**{**self._now(), "global_step": global_step}, **facts))
+
+    def from_memory(self, resume: ResumeRequest) -> Mapping[str, Any] | None:
+        """For `reload`, on every rank: where `resume` is to a state in memory (`attach` with memory_targets), puts that
+        back into the engine, generators included, and returns what `client_state` gave then. None where the target is a
+        checkpoint, or scratch. CheckpointError, on every rank, where a rank's state is not what it kept."""
+        return None if self.boundaries is None else self.boundaries.from_memory(resume)
 
     def saves_to(self, folder: str | os.PathLike[str]) -> None:
         """Says where the checkpoints are, so that a heartbeat lies beside them. Called by the engine at a save; a

@@ -15,7 +15,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.vocabulary.errors import SentinelError
 from sentinel.vocabulary.overrides import Anchor
-from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample
+from sentinel.vocabulary.sample import CheckpointSaved, MemoryTarget, Record, RunStarted, Sample
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Following:
         elif isinstance(record, Sample) and attempt is not self._history.latest:
             self._expected.discard(record.global_step)  # an ancestor's late word, which was looked for in vain
             self._late = self._late or self._is_of_lineage(record)
-        elif isinstance(record, CheckpointSaved):  # it will be listed, perhaps much later
+        elif isinstance(record, CheckpointSaved | MemoryTarget):  # it will be listed, perhaps much later
             at_hand = attempt.samples
             if self._followed == _known_of(attempt) and at_hand and at_hand[0].global_step <= record.global_step:
                 self._expected.add(record.global_step)

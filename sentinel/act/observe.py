@@ -226,7 +226,9 @@ class Observer:
                 self._history,
                 self._following.series,
                 trained_to=standing.samples[-1].global_step if standing and standing.samples else None,
-                positions=self._following.positions({c.global_step for c in folders.checkpoints}),
+                positions=self._following.positions(
+                    {*(c.global_step for c in folders.checkpoints), *self._in_memory()}
+                ),
                 unhealthy_spans=self._following.unhealthy_spans,
                 spoilt_spans=spoilt_spans(self._history, events),
             ),
@@ -241,6 +243,11 @@ class Observer:
             own=OwnState(silent_s=self._witnessing.unheard_s(self._history)),
         )
         return self._with_bisect(facts)
+
+    def _in_memory(self) -> tuple[int, ...]:
+        """The steps whose states the newest attempt keeps in memory."""
+        newest = self._history.latest
+        return newest.memory.held if newest is not None and newest.memory is not None else ()
 
     def stop_probes(self, incidents: Sequence[Incident]) -> None:
         """Stops what still runs of the incidents' bisects: a person has decided otherwise."""

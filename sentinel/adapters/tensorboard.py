@@ -95,8 +95,11 @@ class TensorBoard:
         room = self._room(incident, rollback)
         make_folders(room)
         listing = room / "files.json"
+        if listing.exists() and _cut_elsewhere(listing, at):  # the same rollback has another target since
+            self.restore(incident, rollback)
         if not listing.exists():
-            write_atomically(listing, dump_json({"files": [self._name(p) for p in self._event_files()]}))
+            names = [self._name(p) for p in self._event_files()]
+            write_atomically(listing, dump_json({"files": names, "global_step": at.global_step}))
         writers = _writers(list(self._event_files()), parked)
         cutting = _Cutting(self.folder, at, room, self._aside(rollback), report, writers)
         for kept in list(self._matching(_KEPT)):
@@ -291,6 +294,12 @@ class _Cutting:
                 QuarantineError,
             )
         return None
+
+
+def _cut_elsewhere(listing: Path, at: Anchor) -> bool:
+    """Whether what is listed was cut at another step; an older release has not said at which."""
+    step = bounded.read_record(listing, lambda data: data.get("global_step"), QuarantineError)
+    return step is not None and step != at.global_step
 
 
 def _writers(paths: Collection[Path], parked: int | None) -> dict[Path, str]:

@@ -37,7 +37,7 @@ from sentinel.plan.incident.events import closed, decided, opened
 from sentinel.plan.incident.incident import Rollback, incident_id
 from sentinel.plan.observation import Checkpoint, Life
 from sentinel.plan.restart.actions import VerifyCheckpoint, describe, to_json
-from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
+from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand, read_first
 from sentinel.plan.restart.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.restart.in_place.way import Asked
 from sentinel.plan.restart.liveness import life_of
@@ -47,7 +47,7 @@ from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 
 
 def rollback(
-    to: Annotated[str, typer.Option("--to", help="A checkpoint's tag, e.g. global_step3000, or scratch.")],
+    to: Annotated[str, typer.Option("--to", help="A tag, e.g. global_step3000, or memory:3050, or scratch.")],
     run: Run = None,
     config_dir: ConfigDir = RUNS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False,
@@ -112,10 +112,10 @@ def _planned(parts: Parts, config: Config, wanted: ManualRollback, *, fresh: boo
     """The run as it is now, and the plan for it. Verifies the target, in a dry run too: reading changes nothing."""
     with looking_line() as parts.near.checkpoints.progress:
         look = parts.observer.look(clock(), fresh=fresh)
-    target = look.facts.folders.checkpoint(wanted.to)
-    if target is not None and target.complete and target.verified is None and not target.only_pinned:
+    while (target := read_first(wanted, look.facts)) is not None:
         with reading_bar(target.tag) as progress:
             parts.observer.folders.verified(parts.near.checkpoints.verify(target.tag, progress=progress))
+        look = parts.observer.look(clock())
     with looking_line() as parts.near.checkpoints.progress:
         look = parts.observer.look(clock(), room=True, fresh=fresh)
     facts = _with_onset(look, config.policy.margin_steps)
@@ -164,6 +164,9 @@ def _show(plan: Plan, facts: Facts, script_diff: str | None) -> None:
         echo(f"  {number}. {describe(action)}")
     if (target := _target(plan.decision, facts)) is not None and target.verification is not None:
         echo(f"  {target.tag} is verified: {target.verification.sentence}")
+    if (on_disk := plan.decision.on_disk) is not None:
+        whence = f"from {on_disk.tag or 'scratch'}, by a new job"
+        echo(f"  where {plan.decision.target_tag} is lost with its process: {whence}")
     for line in _priced(plan.decision, facts):
         echo(f"  {line}")
     if script_diff is not None:
@@ -202,7 +205,7 @@ def _document(plan: Plan, facts: Facts) -> dict[str, Any]:
 
 
 def _target(decision: Rollback, facts: Facts) -> Checkpoint | None:
-    return None if decision.target_tag is None else facts.folders.checkpoint(decision.target_tag)
+    return None if decision.saved_tag is None else facts.folders.checkpoint(decision.saved_tag)
 
 
 def _priced(decision: Rollback, facts: Facts) -> Iterator[str]:

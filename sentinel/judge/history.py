@@ -10,6 +10,7 @@ from typing import Protocol, assert_never
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     LayerVariance,
+    MemoryTarget,
     Parked,
     RanksStandStill,
     Record,
@@ -38,6 +39,7 @@ class Attempt:
     layers: list[LayerVariance] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     saved: list[CheckpointSaved] = field(default_factory=list)
+    memory: MemoryTarget | None = None  # The last word on the states that its ranks keep in memory
     still: RanksStandStill | None = None  # The last word on ranks that stand still
     parked: Parked | None = None  # The attempt's newest record, where that says so
     finished: RunFinished | None = None
@@ -59,6 +61,13 @@ class Attempt:
         if not plans or len(short_of) < plans:
             return "finished"
         return f"stopped at step {step}, before its planned end of {' or '.join(short_of)}"
+
+    def say(self, word: MemoryTarget | RanksStandStill) -> None:
+        """Of each kind the last word counts."""
+        if isinstance(word, MemoryTarget):
+            self.memory = word
+        else:
+            self.still = word
 
     def foreseen(self, at: int) -> tuple[int, ...]:
         """The digests of the batches after step `at`, as they were reported when it was saved."""
@@ -132,8 +141,8 @@ class History:
                 attempt.validations.append(record)
             case CheckpointSaved():
                 attempt.saved.append(record)
-            case RanksStandStill():
-                attempt.still = record
+            case MemoryTarget() | RanksStandStill():
+                attempt.say(record)
             case Parked() | Released():
                 pass
             case RunFinished():

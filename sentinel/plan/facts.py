@@ -167,4 +167,5 @@ def _journal(number: int, attempt: Attempt) -> JournalFacts:
         finished=attempt.finished is not None,
         end_reason=attempt.end_reason,
         can_park=attempt.started is not None and attempt.started.can_park,
+        memory=attempt.memory.held if attempt.memory is not None and attempt.finished is None else (),
     )

@@ -266,6 +266,7 @@ class JournalFacts:
     finished: bool = False  # whether it has reported its own end
     end_reason: str | None = None  # how it ended, "finished" only at its planned end; None while it has not
     can_park: bool = False  # whether it has declared that it obeys PARK and RESUME
+    memory: tuple[int, ...] = ()  # steps whose states its ranks keep in memory, ascending; none once it has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

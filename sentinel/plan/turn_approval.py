@@ -23,10 +23,10 @@ def approval_of(
         return Turn(reason="the proposal has expired unanswered: nothing is done")
     approval = facts.person.approvals.get(incident.id)
     if approval is not None and approval.digest == digest:
-        if decision.target_tag is None or digest in memory.verified_for:
+        if decision.saved_tag is None or digest in memory.verified_for:
             return Approved(incident=incident.id, digest=digest, by=approval.by)
-        again = VerifyCheckpoint(decision.target_tag)  # their yes may be hours old
-        reason = f"approved by {approval.by}: {decision.target_tag} is read once more"
+        again = VerifyCheckpoint(decision.saved_tag)  # their yes may be hours old
+        reason = f"approved by {approval.by}: {decision.saved_tag} is read once more"
         return Turn(reason=reason, actions=(again,), incident=incident.id, verified_for=digest)
     if facts.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
         reason = f"no approval came within {policy.approve_within_s:.0f} s"

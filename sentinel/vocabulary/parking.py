@@ -40,7 +40,8 @@ class ParkRequest(_Request):
 class ResumeRequest(_Request):
     """Begin a new attempt in the same process, from `target`, with overrides.json."""
 
-    target: str | None  # The checkpoint's tag, which `latest` names as well; None from scratch
+    # The checkpoint's tag, which `latest` names as well; None from scratch; memory:STEP: a state in the ranks' memory.
+    target: str | None
     global_step: Annotated[int, COUNT]  # Its step; 0 from scratch
 
 
@@ -54,6 +55,20 @@ FILES: dict[type[_Request], str] = {ParkRequest: "PARK", ResumeRequest: "RESUME"
 
 Request = TypeVar("Request", bound=_Request)
 _FORM = Form(error=LineError, name="the request", ignores_unknown=True)
+
+
+_IN_MEMORY = "memory:"
+
+
+def memory_tag(step: int) -> str:
+    """What a state of that step in the ranks' memory is called, where a checkpoint would be by its tag."""
+    return f"{_IN_MEMORY}{step}"
+
+
+def step_in_memory(tag: str | None) -> int | None:
+    """The step of the state that the tag names, where that is in the ranks' memory; None for a checkpoint's."""
+    number = tag.removeprefix(_IN_MEMORY) if tag is not None and tag.startswith(_IN_MEMORY) else ""
+    return int(number) if number.isascii() and number.isdecimal() and len(number) <= 18 else None
 
 
 def encode_request(request: ParkRequest | ResumeRequest | ReleaseRequest) -> str:

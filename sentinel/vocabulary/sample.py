@@ -137,6 +137,16 @@ class CheckpointSaved(AtStep):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTarget(AtStep):
+    """Each rank keeps its part of the state after this step in its host's memory, whole; at an attempt's start: has it
+    from the attempt before, whose process it goes on in. With the process it is gone."""
+
+    held: tuple[int, ...]  # Steps whose states are in memory now, ascending, this one included; others are dropped
+    digest: str | None = None  # Of all ranks: the sum of the first 48 bits of each one's SHA-256. None at a start
+    size_bytes: int | None = None  # Over all ranks. None at a start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RanksStandStill(AtStep):
     """The ranks that the next step waits for, once it takes very long; none once the training goes on. `global_step` is
     the last that rank 0 has completed. The tuples are of the same ranks, in the same order; many are cut short."""
@@ -243,6 +253,7 @@ Record = (
     | LayerVariance
     | Validation
     | CheckpointSaved
+    | MemoryTarget
     | RanksStandStill
     | Parked
     | Released
@@ -256,6 +267,7 @@ KINDS: dict[str, type[Record]] = {
     "layer_variance": LayerVariance,
     "validation": Validation,
     "checkpoint_saved": CheckpointSaved,
+    "memory_target": MemoryTarget,
     "ranks_stand_still": RanksStandStill,
     "parked": Parked,
     "released": Released,

@@ -77,6 +77,23 @@ def test_a_cut_done_twice_is_done_once(folder: Path) -> None:
     assert inventory(folder) == after
 
 
+def test_a_rollback_whose_target_is_an_earlier_one_since_is_cut_there_and_undone_as_a_whole(folder: Path) -> None:
+    """As where a state in memory is lost with its process: it was cut for that, and perhaps trained on from there."""
+    before = inventory(folder)
+    board = TensorBoard(folder)
+    board.cut(Anchor(global_step=45, consumed_samples=45 * 16), **WHERE)
+    write(folder, range(46, 50), ".from-memory")
+    board.cut(AT, **WHERE)
+    assert read(folder) == axes(range(1, 31))
+    assert read(folder.with_name("tb-incident-1-r1")) == axes(range(31, 61))
+    after = inventory(folder)
+    TensorBoard(folder).cut(AT, **WHERE)
+    assert inventory(folder) == after
+    board.restore(**WHERE)
+    assert inventory(folder) == before
+    assert any(".from-memory" in p.name for p in folder.parent.rglob("*"))
+
+
 @pytest.mark.parametrize("survives", range(1, 7))
 def test_a_cut_killed_between_two_renames_is_taken_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch, survives: int

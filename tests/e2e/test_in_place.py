@@ -141,6 +141,63 @@ def test_event_files_that_the_parked_process_has_closed_are_cut(run: Path) -> No
         assert read(run / "tb") == {"loss": [*range(1, 11)]}, ran.stderr
 
 
+def kept(run: Path) -> str:
+    """The newest state in memory, by `sentinel checkpoints`."""
+    until(lambda: len({one["global_step"] for one in records(run, 1) if one["kind"] == "memory_target"}) >= 3)
+    shown = json.loads(sentinel(run, "checkpoints", "--json").stdout)
+    return str([one["tag"] for one in shown if one["in_memory"] and one["certified"]][-1])
+
+
+def test_a_rollback_to_a_state_in_memory_resumes_from_it_and_latest_names_the_checkpoint_before_it(run: Path) -> None:
+    configured(run)
+    with training(run) as process:
+        tag = kept(run)
+        step = int(tag.removeprefix("memory:"))
+        later = [run / name for name in files(run) if f"global_step{step + 10}/" in name]
+        inodes = [path.stat().st_ino for path in later]  # a rename keeps them; the next attempt saves that step anew
+        ran = sentinel(run, "rollback", "--to", tag, "--yes")
+        assert ran.returncode == 0, ran.stderr
+        assert f"where {tag} is lost with its process: from global_step{step - 10}, by a new job" in ran.stdout
+        until(lambda: started(run, 2))
+        begun = started(run, 2)
+        assert (begun["pid"], begun["resumed_from"], begun["in_place"]) == (process.pid, step, True)
+        assert process.poll() is None
+        (intent,) = (e for e in events(run) if e["event"] == "intent" and e["action"]["kind"] == "point_latest")
+        assert intent["action"]["tag"] == f"global_step{step - 10}"
+        shown = json.loads((run / "state" / "RESUME").read_text())
+        assert (shown["target"], shown["global_step"]) == (tag, step)
+        refused = sentinel(run, "rollback", "--to", "memory:7", "--yes")
+        assert refused.returncode == 1
+        assert "there is no state memory:7 in memory" in refused.stdout
+        undone = sentinel(run, "undo", "incident-1", "--yes")
+        assert undone.returncode == 0, undone.stderr
+        assert process.poll() is not None
+        assert [path.stat().st_ino for path in later] == inodes != []
+
+
+@pytest.mark.parametrize("does", ["dies", "deaf"])
+def test_where_the_state_in_memory_is_lost_with_its_process_the_checkpoint_before_it_is_the_target(
+    run: Path, does: str
+) -> None:
+    configured(run, policy="park_within_s = 4\nconfirm_within_s = 6")
+    with training(run, does) as process:
+        tag = kept(run)
+        before = int(tag.removeprefix("memory:")) - 10
+        ran = sentinel(run, "rollback", "--to", tag, "--yes")
+        assert ran.returncode == 0, ran.stderr
+        sentinel(run, "watch", over=lambda: alive(run) not in ([], [process.pid]) and started(run, 2), within_s=60)
+        until(lambda: started(run, 2))
+        (given_up,) = (e for e in events(run) if e["event"] == "in_place_given_up")
+        lost = f"{tag} is lost with it: the target is global_step{before}"
+        assert given_up["reason"].endswith(lost)
+        begun = started(run, 2)
+        assert (begun["rollback"], begun["resumed_from"]) == ("incident-1-r1", before)
+        overrides = json.loads((run / "state" / "overrides.json").read_text())
+        assert overrides["anchor"]["global_step"] == before
+        shown = json.loads(sentinel(run, "incident", "incident-1", "--json").stdout)
+        assert lost in json.dumps(shown)
+
+
 def test_a_persons_word_is_a_new_job(run: Path) -> None:
     configured(run)
     with training(run) as process:

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.in_place import CHANGES, Job, put
-from sentinel.vocabulary.parking import ParkRequest, ReleaseRequest, ResumeRequest, encode_request
+from benchmarks.in_place import CHANGES, Job, changes_of, put
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings, encode_overrides
+from sentinel.vocabulary.parking import ParkRequest, ReleaseRequest, ResumeRequest, encode_request, memory_tag
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     LayerVariance,
+    MemoryTarget,
     Parked,
     Record,
     Released,
@@ -59,6 +61,20 @@ def test_a_resume_in_place_is_the_job_restart_to_the_bit_and_takes_back_what_was
     assert [r.resumed_from or 0 for r in starts] == [BY_NAME[name].to for name in names]
     ends = [r.reason for r in told if isinstance(r, RunFinished)][1:-1]
     assert ends == [f"resumed in place for incident-1-r{number}" for number in range(1, len(names) + 1)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("zero", range(4))
+def test_a_resume_from_memory_is_the_job_restart_from_the_checkpoint_of_that_step_to_the_bit(
+    tmp_path: Path, zero: int
+) -> None:
+    changes = changes_of(memory=True)
+    job = Job(folder=tmp_path, ranks=2, zero=zero, precision="fp32", preset="tiny", memory=True)
+    job.begin()
+    with job.in_place() as trainer:
+        made = {change.name: trainer.rewind(change).digests for change in changes}
+    assert made == {change.name: job.restarted(change).digests for change in changes}
+    assert len({*made.values()}) == len(changes)
 
 
 def ask(folder: Path, rollback: str, attempt: int = 1, deadline_s: float = LONG_S) -> None:
@@ -116,6 +132,47 @@ def test_a_resume_to_what_latest_does_not_name_ends_the_process_with_a_sentence(
     last = records(tmp_path)[-1]
     assert isinstance(last, RunFinished)
     assert last.reason == "resumed in place for incident-1-r1"
+
+
+def resume_to(folder: Path, step: int, number: int) -> None:
+    """From memory, with overrides.json of that rollback, which changes nothing."""
+    rollback = f"incident-1-r{number}"
+    at = {"incident": "incident-1", "rollback": rollback, "anchor": Anchor(global_step=step)}
+    nothing = Overrides(**at, standing=TrainingSettings())  # type: ignore[arg-type]
+    put(folder / "state" / "overrides.json", encode_overrides(nothing))
+    resume = ResumeRequest(rollback=rollback, attempt=number, target=memory_tag(step), global_step=step)
+    put(folder / "state" / "RESUME", encode_request(resume))
+
+
+def test_a_resume_from_memory_trains_on_as_before_and_one_to_what_is_not_kept_ends_with_a_sentence(
+    tmp_path: Path,
+) -> None:
+    arguments = ("--dropout", "0.1", "--memory-targets", "50", "--memory-every", "3", "--save-interval", "900")
+    with under_way(tmp_path, *arguments) as trainer:
+        until(lambda: sum(isinstance(r, MemoryTarget) for r in records(tmp_path)) > 2)
+        ask(tmp_path, "incident-1-r1")
+        until(lambda: is_parked(tmp_path))
+        before = {r.global_step: r.loss for r in records(tmp_path) if isinstance(r, Sample)}
+        resume_to(tmp_path, 6, 1)
+        until(lambda: any(r.attempt == 2 and r.global_step > 8 for r in records(tmp_path) if isinstance(r, Sample)))
+        ask(tmp_path, "incident-1-r2", attempt=2)
+        until(lambda: is_parked(tmp_path))
+        resume_to(tmp_path, 1000, 2)
+        assert trainer.wait(60) == 2
+    again = {r.global_step: r.loss for r in records(tmp_path) if isinstance(r, Sample) and r.attempt == 2}
+    both = sorted({*again} & {*before})
+    assert both[0] == 7
+    assert {step: again[step] for step in both} == {step: before[step] for step in both}
+    held = [r for r in records(tmp_path) if isinstance(r, MemoryTarget)]
+    of_second = [r for r in held if r.attempt == 2]
+    assert (of_second[0].global_step, of_second[0].held, of_second[0].digest) == (6, (3, 6), None)
+    began = [r for r in records(tmp_path) if isinstance(r, RunStarted)]
+    assert (began[1].resumed_from, began[1].parent_attempt, began[1].in_place) == (6, 1, True)
+    assert "trainer: memory:1000 can't be loaded: it is not kept: 3, 6, " in (tmp_path / "log").read_text()
+    saved = [(r.attempt, r.global_step) for r in records(tmp_path) if isinstance(r, CheckpointSaved)]
+    assert saved == [(2, 7)]  # a crash would begin there, and not before its target
+    kinds = [type(r) for r in records(tmp_path) if isinstance(r, Parked | MemoryTarget | RunFinished)]
+    assert kinds[kinds.index(Parked) + 1] is RunFinished  # nothing comes after the record that it is parked
 
 
 @contextmanager

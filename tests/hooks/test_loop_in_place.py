@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.in_place import put
 from sentinel.vocabulary.parking import ParkRequest, ReleaseRequest, ResumeRequest, encode_request
-from sentinel.vocabulary.sample import Parked, Released, RunFinished, RunStarted, Sample
+from sentinel.vocabulary.sample import MemoryTarget, Parked, Released, RunFinished, RunStarted, Sample
 from tests.adapters.pagers import free_port, until
 from tests.hooks.trainer import records
 
@@ -82,3 +82,21 @@ def test_a_loop_goes_on_in_place_as_a_new_process_would_and_ends_by_the_deadline
         assert process.wait(200) == 0
     for rank in range(ranks):
         assert lines(folder, rank)[before[rank] :][:25] == lines(again, rank)
+
+
+def test_a_loop_goes_on_from_a_state_in_memory_with_what_it_gave_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with training(folder, "--steps", "1000000", "--memory-targets", "200", ranks=1):
+        until(lambda: any(isinstance(r, MemoryTarget) and r.global_step == 15 for r in records(folder)), within_s=200)
+        park(folder, "incident-1-r1", attempt=1)
+        before = lines(folder, 0)
+        resume = ResumeRequest(rollback="incident-1-r1", attempt=1, target="memory:5", global_step=5)
+        put(folder / "state" / "RESUME", encode_request(resume))
+        until(lambda: any(r.attempt == 2 and isinstance(r, Sample) and r.global_step > 14 for r in records(folder)))
+        park(folder, "incident-1-r2", attempt=2)  # its log is closed then
+    assert lines(folder, 0)[len(before) :][:10] == before[5:15]
+    told = [r for r in records(folder) if isinstance(r, RunStarted)][-1]
+    assert (told.in_place, told.resumed_from) == (True, 5)
+    assert (folder / "checkpoints" / "global_step6").is_dir()  # a crash would begin there, and not before its target
+    kept = [r.held for r in records(folder) if isinstance(r, MemoryTarget) and r.attempt == 2]
+    assert kept[:2] == [(5,), (5, 10)]

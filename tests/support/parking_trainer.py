@@ -4,7 +4,8 @@ It reports its start, makes steps, saves, and obeys PARK, RESUME, RELEASE and KI
 torch. DOES: obeys; deaf (sees no PARK); dies (where it is resumed); hangs (where it is resumed: never reports);
 restless (writes its log while it is parked); vanishes (by SIGKILL, where it is to be resumed). It writes event files
 where FOLDER has a folder `tensorboard`. FOLDER's file `pace` may say how many seconds a step takes (`step_s`), and a
-start before its journal is there and again before its report (`load_s`).
+start before its journal is there and again before its report (`load_s`). It says that the states of the first three
+tens which it does not save are in memory, and stay.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from sentinel.vocabulary.parking import (
     ResumeRequest,
     decode_request,
     ended_by_resume,
+    step_in_memory,
 )
 
 STEP_S, POLL_S, SAVES_EVERY = 0.02, 0.05, 20
+KEPT_EVERY, KEPT = 10, 3  # states in memory
 
 
 def own_process() -> dict[str, Any]:
@@ -88,7 +91,7 @@ def masked(data: bytes) -> bytes:
 class Attempt:
     """One attempt of the process: its journal, and the step that it has come to."""
 
-    def __init__(self, folder: Path, does: str, *, parent: int | None) -> None:
+    def __init__(self, folder: Path, does: str, *, parent: int | None, before: Attempt | None = None) -> None:
         self.folder, self.state, self.does = folder, folder / "state", does
         self.events: BinaryIO | None = None  # opened by the next step
         self.pace = pace(folder)
@@ -98,6 +101,12 @@ class Attempt:
         time.sleep(self.pace["load_s"])
         latest = folder / "checkpoints" / "latest"
         self.step = int(latest.read_text().removeprefix("global_step")) if latest.exists() else 0
+        self.held: list[int] = []
+        if before is not None and (step := step_in_memory(before.target)) is not None:
+            if step not in before.held:
+                sys.exit(f"memory:{step} is not kept")
+            self.step, self.held = step, [one for one in before.held if one <= step]
+        self.target: str | None = None  # of RESUME
         overrides = self.state / "overrides.json"
         rollback = json.loads(overrides.read_text())["rollback"] if overrides.exists() else None
         self.tell(
@@ -136,6 +145,9 @@ class Attempt:
             self.tell("sample", global_step=self.step, loss=loss, step_time_s=time.monotonic() - began_s)
             if self.step % SAVES_EVERY == 0:
                 self.save()
+            elif self.step % KEPT_EVERY == 0 and len(self.held) < KEPT:
+                self.held.append(self.step)
+                self.tell("memory_target", global_step=self.step, held=self.held, digest="0f", size_bytes=9)
             park = None if self.does == "deaf" else self.asked(ParkRequest)
             if park is not None and park.deadline_unix_s > time.time() and (after := self.park(park)) is not None:
                 return after
@@ -180,9 +192,10 @@ class Attempt:
             if (self.state / "KILL").exists():
                 self.finish("kill_file")
                 sys.exit(0)
-            if self.asked(ResumeRequest, park.rollback) is not None:
+            if (resume := self.asked(ResumeRequest, park.rollback)) is not None:
                 if self.does == "vanishes":
                     os.kill(os.getpid(), signal.SIGKILL)
+                self.target = resume.target
                 self.finish(ended_by_resume(park.rollback))
                 return park.rollback
             if self.asked(ReleaseRequest, park.rollback) is not None:
@@ -202,8 +215,9 @@ class Attempt:
 
 def main(folder: Path, does: str) -> int:
     parent: int | None = None
+    attempt: Attempt | None = None
     while True:
-        attempt = Attempt(folder, does if parent is None else "obeys", parent=parent)
+        attempt = Attempt(folder, does if parent is None else "obeys", parent=parent, before=attempt)
         if attempt.train() is None:
             return 0
         if does == "dies":

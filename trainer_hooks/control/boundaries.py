@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.parking import EXIT_PARKED_TOO_LONG, PARKED_TOO_LONG, ResumeRequest
+from sentinel.vocabulary.parking import EXIT_PARKED_TOO_LONG, PARKED_TOO_LONG, ResumeRequest, step_in_memory
 from sentinel.vocabulary.sample import Parked, Released
 from trainer_hooks.control.parking import Parking, ParkLostError
 from trainer_hooks.control.step_requests import StepRequests
 from trainer_hooks.errors import Guard
+from trainer_hooks.in_memory.targets import MemoryTargets
 from trainer_hooks.sample.engine_calls import await_saves
 
 __all__ = ["Boundaries", "Boundary", "Reload"]
@@ -53,17 +55,34 @@ class Attempt(Protocol):
 
     def report_park(self, kind: type[Parked | Released], rollback: str) -> None: ...
 
+    def report_memory(self, *, global_step: int, **facts: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InMemory:
+    """The states that a loop's ranks keep, and what the loop gives to each."""
+
+    targets: MemoryTargets
+    client_state: Callable[[], Mapping[str, Any]] = dict
+
 
 class Boundaries:
     """Of one loop, on one rank; they begin at its first boundary."""
 
     def __init__(
-        self, folder: Path, hook: Attempt, engine: Any, reload: Reload, close_files: Callable[[], None] | None
+        self,
+        folder: Path,
+        hook: Attempt,
+        engine: Any,
+        reload: Reload,
+        close_files: Callable[[], None] | None,
+        memory: InMemory | None = None,
     ) -> None:
         self._folder, self._hook, self._engine = folder, hook, engine
-        self._reload, self._close_files = reload, close_files
+        self._reload, self._close_files, self._memory = reload, close_files, memory
         self._parking: Parking | None = None
         self._requests: StepRequests | None = None
+        self._unsaved = False  # Whether what was resumed from memory is to be saved: `latest` names an earlier one
 
     def pass_on(self) -> Boundary:
         """Called on every rank, at the end of every step."""
@@ -71,10 +90,21 @@ class Boundaries:
             self._parking = Parking(self._folder, self._hook.guard, lambda: self._hook.attempt)
             accepts = self._parking.file.accepts
             self._requests = StepRequests.of_training(self._folder, self._hook.guard, {}, accepts)
+        if (memory := self._memory) is not None:
+            step, report = int(self._engine.global_steps), self._hook.report_memory
+            memory.targets.at_boundary(
+                self._engine, step, lambda: deepcopy(memory.client_state()), report, self._hook.guard
+            )
         due = self._requests.at_boundary()
+        save, self._unsaved = due.save or self._unsaved, False
         if due.park and due.stop is None:
-            return self._parked(self._parking, save=due.save)
-        return Boundary(stop=due.stop, save=due.save)
+            return self._parked(self._parking, save=save)
+        return Boundary(stop=due.stop, save=save)
+
+    def from_memory(self, resume: ResumeRequest) -> Mapping[str, Any] | None:
+        """See `Hook.from_memory`."""
+        step = step_in_memory(resume.target)
+        return None if step is None or self._memory is None else self._memory.targets.restore(self._engine, step)
 
     def close(self) -> None:
         """No file is watched any more."""
@@ -104,10 +134,15 @@ class Boundaries:
         made = int(self._engine.global_steps)
         if made != resume.global_step:
             raise RuntimeError(f"RESUME is to step {resume.global_step}, and `reload` has loaded step {made}")
+        if self._memory is not None and step_in_memory(resume.target) is None:
+            self._memory.targets.forget()
         hook.begin()
         step = resume.global_step
         parent = {"resumed_from": step, "parent_attempt": before} if step else {}
         hook.run_started(**{"in_place": True, **parent, **self._facts(told)})
+        if self._memory is not None:
+            self._memory.targets.held(hook.report_memory)
+        self._unsaved = step_in_memory(resume.target) is not None
         return Boundary(resumed=resume)
 
     def _facts(self, told: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -120,6 +155,8 @@ class Boundaries:
     def _close(self) -> None:
         await_saves(self._engine)
         self._hook.await_readings()
+        if self._memory is not None:
+            self._memory.targets.settle(self._hook.report_memory)
         if self._close_files is not None:
             self._close_files()
 

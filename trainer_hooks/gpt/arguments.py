@@ -138,6 +138,8 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--state-dir", type=Path, help="default SENTINEL_STATE_DIR, else .sentinel/RUN")
     files.add_argument("--save", type=Path, default=Path("checkpoints"))
     files.add_argument("--save-interval", type=int, default=0, help="steps; 0 is never")
+    files.add_argument("--memory-targets", type=int, default=0, help="states that each rank keeps in its host's memory")
+    files.add_argument("--memory-every", type=int, default=50, help="steps from one of them to the next")
     files.add_argument("--tensorboard", type=Path)
     files.add_argument("--save-on-stop", action="store_true", help="save when asked to stop")
     files.add_argument("--stop-exit-code", type=int, default=0, help="exit code after SIGTERM or the KILL file")

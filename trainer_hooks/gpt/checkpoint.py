@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import CheckpointError, OverridesError
 from sentinel.vocabulary.overrides import Overrides
-from sentinel.vocabulary.parking import ResumeRequest
+from sentinel.vocabulary.parking import ResumeRequest, memory_tag, step_in_memory
 from trainer_hooks.data.shards import written
+from trainer_hooks.generators import rng_state
+from trainer_hooks.in_memory.targets import MemoryTargets
 from trainer_hooks.restart import Decisions
 
 _FORM = Form(error=CheckpointError)
@@ -38,16 +39,31 @@ class Progress(Decisions):
 def save(engine: Any, folder: Path, progress: Progress) -> str:
     """Saves engine and progress as global_stepN, then Megatron's tracker file; returns the tag. Called on all ranks."""
     tag = f"global_step{progress.step}"
-    engine.save_checkpoint(str(folder), tag=tag, client_state={"sentinel": fields_of(progress), "rng": rng_state()})
+    engine.save_checkpoint(str(folder), tag=tag, client_state=client_state_of(progress))
     if torch.distributed.get_rank() == 0:
         number = str(progress.step).encode()
         written(folder / "latest_checkpointed_iteration.txt", lambda file: file.write(number))
     return tag
 
 
-def load(engine: Any, folder: Path) -> tuple[Progress, dict[str, Any] | None]:
+def client_state_of(progress: Progress) -> dict[str, Any]:
+    """What is saved beside the engine's state; not of the progress as it goes on, but as it is now."""
+    return {"sentinel": deepcopy(fields_of(progress)), "rng": rng_state()}
+
+
+def load(
+    engine: Any, folder: Path, memory: MemoryTargets | None = None, step: int | None = None
+) -> tuple[Progress, dict[str, Any] | None]:
     """Progress and RNG state of the checkpoint that `latest` names; a fresh Progress when there is no `latest`.
-    CheckpointError when `latest` is torn or names what is not there: training from scratch over it would be worse."""
+    CheckpointError when `latest` is torn or names what is not there: training from scratch over it would be worse.
+    With `step` those of that state in memory, which stays as it is; else none is kept any more."""
+    if step is not None:
+        if memory is None:
+            raise CheckpointError(f"{memory_tag(step)} can't be loaded: no state is kept in memory")
+        state = deepcopy(dict(memory.restore(engine, step)))
+        return progress_of(state), state["rng"]
+    if memory is not None:
+        memory.forget()
     tag = named(folder)
     if tag is None:
         return Progress(), None
@@ -75,29 +91,9 @@ def progress_of(client_state: Mapping[str, Any]) -> Progress:
     return read(Progress, client_state["sentinel"], "the checkpoint's client state", _FORM)
 
 
-def rng_state() -> dict[str, Any]:
-    """State of torch's, numpy's and Python's generators, and the accelerator's where there is one."""
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state(),
-        "python": random.getstate(),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def restore_rng(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    np.random.set_state(state["numpy"])
-    random.setstate(state["python"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-
-
 def check_target(resume: ResumeRequest, tag: str | None, overrides: Overrides | None) -> None:
     """Raises where what is about to be loaded is not what RESUME says: then it may be of a half-made rollback."""
-    if tag != resume.target:
+    if step_in_memory(resume.target) is None and tag != resume.target:
         raise CheckpointError(f"RESUME is to {resume.target or 'step 0'}, and `latest` names {tag or 'nothing'}")
     rollback = None if overrides is None else overrides.rollback
     if rollback != resume.rollback:

@@ -16,6 +16,7 @@ from sentinel.vocabulary.parking import ResumeRequest
 from trainer_hooks.gpt.arguments import shape
 from trainer_hooks.gpt.data import Corpus, load_corpus
 from trainer_hooks.gpt.model import GPT
+from trainer_hooks.in_memory.targets import MemoryTargets
 from trainer_hooks.sample.adam_settings import AdamSettings
 
 
@@ -41,6 +42,7 @@ class Process:
         self.stop_asked = False  # By SIGTERM, whichever attempt was under way
         self.resume: ResumeRequest | None = None  # What the attempt under way, or the next one, begins from in place
         self.ended_parked = False  # Whether the training has ended while it was parked: no rank counts on the others
+        self._memory: MemoryTargets | None = None
         self._corpus: Corpus | None = None
         self._made: MadeEngine | None = None
 
@@ -58,6 +60,12 @@ class Process:
                 validation_share=settings.validation_share,
             )
         return self._corpus
+
+    def memory(self, settings: argparse.Namespace, engine: Any) -> MemoryTargets | None:
+        """The states in memory, which stay from attempt to attempt; None where none are asked for."""
+        if self._memory is None and settings.memory_targets:
+            self._memory = MemoryTargets(engine, most=settings.memory_targets, every=settings.memory_every)
+        return self._memory
 
     def engine(self, settings: argparse.Namespace, config: dict[str, Any], *, from_scratch: bool) -> MadeEngine:
         """The engine that is there, where it would be made just so and a checkpoint is about to be loaded into it; else

@@ -6,19 +6,21 @@ from __future__ import annotations
 import argparse
 import gc
 import math
-from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
+from sentinel.vocabulary.overrides import CHANGES, TrainingSettings
+from sentinel.vocabulary.parking import memory_tag, step_in_memory
 from sentinel.vocabulary.sample import Sample
 from trainer_hooks.attaching import attach
 from trainer_hooks.control.parking import AfterPark, Parking
 from trainer_hooks.control.start import agreed_start
 from trainer_hooks.control.step_requests import REASONS, SIGTERM, StepRequests
 from trainer_hooks.errors import Guard
+from trainer_hooks.generators import restore_rng
 from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.arguments import deepspeed_config, users_own, with_free_options
 from trainer_hooks.gpt.attention import override_attention
@@ -27,9 +29,10 @@ from trainer_hooks.gpt.process import Process
 from trainer_hooks.gpt.process import leave_out_unused_ops as leave_out_unused_ops
 from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
+from trainer_hooks.gpt.start_facts import start_facts
 from trainer_hooks.gpt.validation import validation_loss
 from trainer_hooks.random_ltd import DataRank
-from trainer_hooks.restart import decision_facts, due
+from trainer_hooks.restart import due
 from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
 from trainer_hooks.sample.engine_calls import await_saves
 from trainer_hooks.sample.reading import Position
@@ -74,8 +77,10 @@ class Trainer:
         tag = checkpoint.named(settings.save)
         if self.resume is not None:
             checkpoint.check_target(self.resume, tag, self.overrides)
-        made = self.process.engine(settings, config, from_scratch=tag is None)
+        in_memory = step_in_memory(self.resume.target) if self.resume is not None else None
+        made = self.process.engine(settings, config, from_scratch=tag is None and in_memory is None)
         self.engine, self.model = made.engine, made.model
+        self.memory = self.process.memory(settings, made.engine)
         self.hook = attach(
             self.engine,
             state_dir=settings.state_dir,
@@ -91,20 +96,23 @@ class Trainer:
         self.hook.saves_to(settings.save)
         guard.outer = self.hook.guard  # counted in sentinel_hook_errors_total
         try:
-            self._load(made.adam)
+            self._load(made.adam, in_memory)
         except BaseException as error:
             if self.resume is not None:  # the process of any other start ends with it, which tells the same
                 self.hook.close(f"error: {type(error).__name__}: {error}")
             raise
         self._report_start()
+        if self.memory is not None:
+            self.memory.held(self.hook.report_memory)
 
-    def _load(self, adam: AdamSettings) -> None:
-        """The checkpoint, and all that goes on from there, with the decided changes."""
+    def _load(self, adam: AdamSettings, in_memory: int | None) -> None:
+        """The checkpoint, or that state in memory, and all that goes on from there, with the decided changes."""
         settings = self.settings
         self.model.report_logits_to(self.hook.report_logits)
-        self.progress, rng = checkpoint.load(self.engine, settings.save)
+        self.progress, rng = checkpoint.load(self.engine, settings.save, self.memory, in_memory)
         self.resumed_from = self.progress.step or None
-        self.saved_step = self.progress.step
+        self.resumed_tag = f"global_step{self.progress.step}" if in_memory is None else memory_tag(in_memory)
+        self.saved_step = self.progress.step if in_memory is None else 0
         adam.impose(self.engine, self.standing)
         self.attention = override_attention(self.engine, self.model, self.standing)
         self.data = DataPath(
@@ -119,7 +127,7 @@ class Trainer:
         )
         self.hook.loss_minimum = LossMinimum.load(self.progress.loss_minimum)
         if rng is not None:
-            checkpoint.restore_rng(rng)
+            restore_rng(rng)
         self._apply_once()
         self.scalars = self._open_scalars()
 
@@ -160,6 +168,8 @@ class Trainer:
     def _close_files(self) -> None:
         await_saves(self.engine)
         self.hook.await_readings()
+        if self.memory is not None:
+            self.memory.settle(self.hook.report_memory)
         if self.scalars is not None:
             self.scalars.close()
             self.scalars = None
@@ -195,8 +205,12 @@ class Trainer:
             every = settings.validate_every_warming_up or max(1, every // 2)
         if every and (self.number % every == 0 or self._at_end()):
             self.validate()
-        if settings.save_interval and self.number % settings.save_interval == 0:
+        unsaved = self.saved_step == 0 and self.resumed_from is not None  # from memory: `latest` names an earlier one
+        if settings.save_interval and (self.number % settings.save_interval == 0 or unsaved):
             self.save()
+        if self.memory is not None:
+            hook = self.hook
+            self.memory.at_boundary(self.engine, self.number, self.client_state, hook.report_memory, hook.guard)
 
     def _on_sample(self, sample: Sample) -> None:
         if self.scalars is not None:
@@ -218,11 +232,19 @@ class Trainer:
             print(f"validation at step {self.number}: loss {mean:.4f}", flush=True)
         return mean
 
+    def _noted(self) -> checkpoint.Progress:
+        """The progress, with where all of it stands now."""
+        self.data.note(self.progress)
+        self.progress.loss_minimum = tuple(self.hook.loss_minimum.state())
+        self.progress.attempt = self.hook.attempt
+        return self.progress
+
+    def client_state(self) -> dict[str, Any]:
+        """What a save would hold beside the engine's state, as it is now."""
+        return checkpoint.client_state_of(self._noted())
+
     def save(self) -> None:
-        progress = self.progress
-        self.data.note(progress)
-        progress.loss_minimum = tuple(self.hook.loss_minimum.state())
-        progress.attempt = self.hook.attempt
+        progress = self._noted()
         tag = checkpoint.save(self.engine, self.settings.save, progress)
         self.saved_step = progress.step
         self.hook.checkpoint_saved(
@@ -257,36 +279,19 @@ class Trainer:
         apply_once(once, self.engine, progress, progress.step)
 
     def _report_start(self) -> None:
-        settings, progress, schedules = self.settings, self.progress, self.schedules
-        first = progress.step + 1
         self.hook.run_started(
-            parent_attempt=progress.attempt,
             resumed_from=self.resumed_from,
             in_place=self.resume is not None,
             can_park=self.can_park,
-            **decision_facts(self.overrides, progress),
-            **self.data.order.facts(progress.consumed_samples),
-            free=(self.standing.free or Free()).to_json(),
-            qk_clip=self.standing.qk_clip or 0.0,
-            lr_factor_of=self.standing.lr_factor_of or {},
-            consumed_tokens=progress.consumed_tokens,
-            effective_tokens=self.data.effective_tokens,
-            lr=schedules.lr.lr(step=first, consumed_tokens=self.data.effective_tokens),
-            lr_schedule=schedules.lr.to_json(),
-            seqlen=self.data.warmup.schedule.seqlen(first),
-            seqlen_schedule=schedules.seqlen.to_json(),
-            seqlen_shortening=schedules.shorten,
-            batch_size_schedule=schedules.batch_size.to_json(),
-            random_ltd_schedule=schedules.random_ltd.to_json(),
-            curriculum_schedule=schedules.curriculum.to_json() if schedules.curriculum else {},
-            full_seqlen=self.corpus.seqlen,
-            total_steps=settings.steps,
-            total_tokens=settings.tokens,
-            checkpoint_interval_steps=settings.save_interval or None,
-            settings={k: str(v) if isinstance(v, Path) else v for k, v in vars(settings).items() if k != "data"},
+            **start_facts(
+                *(self.settings, self.progress, self.overrides),
+                schedules=self.schedules,
+                data=self.data,
+                full_seqlen=self.corpus.seqlen,
+            ),
         )
         if self.rank == 0:
-            whence = f"from global_step{self.resumed_from}" if self.resumed_from else "from scratch"
+            whence = f"from {self.resumed_tag}" if self.resumed_from else "from scratch"
             skipped = f", {self.data.order.skipped_samples} samples skipped" if self.data.order.skipped else ""
             whence = f"in place, {whence}" if self.resume is not None else whence
             print(f"attempt {self.hook.attempt}, {whence}, seed {self.data.order.seed}{skipped}", flush=True)

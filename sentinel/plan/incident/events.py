@@ -200,7 +200,7 @@ def _of_rollback(incident: Incident, rollback: Rollback, event: IncidentEvent) -
         case Applied():
             rollback.applied, incident.status = True, "applied"
         case InPlaceGivenUp():
-            rollback.in_place, rollback.given_up, rollback.applied = False, event.reason, False
+            rollback.give_up_in_place(event.reason)
             incident.status = "decided"
         case ChecksShown():
             rollback.attempt = event.attempt
@@ -251,7 +251,7 @@ def _opened(event: Opened) -> Incident:
 def proposed_in(event: PlannedRollback) -> Rollback:
     """The decision that an event holds."""
     of_changes = ("rung", "hypothesis", "overrides", "changes", "unconfirmed", "in_script")
-    same = (*of_changes, "lost_steps", "lost_gpu_hours", "restart", "in_place")
+    same = (*of_changes, "lost_steps", "lost_gpu_hours", "restart", "in_place", "on_disk")
     made = Rollback(
         id=event.rollback,
         target_tag=event.target.tag,

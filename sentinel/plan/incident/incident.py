@@ -6,12 +6,17 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from sentinel.judge.analysis.departures import NOTHING_KNOWN, FirstMoved
 from sentinel.plan.incident.baseline import Baseline
+from sentinel.vocabulary.codec import Form, Spelt, read
+from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
-from sentinel.vocabulary.overrides import Overrides, encode_overrides
+from sentinel.vocabulary.overrides import Overrides, decode_overrides, encode_overrides
+
+WrittenOverrides = Annotated[Overrides, Spelt(lambda data: decode_overrides(dump_json(data)))]
+"""As the incident log holds them."""
 
 
 class Proof(StrEnum):
@@ -47,6 +52,28 @@ class Place:
         return now.path != self.path and (self.inode is None or now.inode != self.inode)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDisk:
+    """What a rollback to a state in memory becomes where that is lost with its process: the same rung, from the newest
+    healthy checkpoint on disk. `latest` names that one from the start."""
+
+    tag: str | None  # None is from scratch
+    global_step: int
+    overrides: WrittenOverrides
+    changes: tuple[str, ...] = ()
+    lost_steps: int = 0
+    lost_gpu_hours: float | None = None
+    unconfirmed: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        of_json = {"overrides": overrides_to_json(self.overrides)}
+        return {name: getattr(self, name) for name in self.__slots__} | of_json
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> OnDisk:
+        return read(cls, data, "on_disk", Form(error=LineError, ignores_unknown=True))
+
+
 @dataclass(slots=True, kw_only=True)
 class Rollback:
     """One restart of an incident: a rung of the ladder, tried."""
@@ -54,7 +81,7 @@ class Rollback:
     id: str
     rung: str
     hypothesis: str
-    target_tag: str | None  # None is from scratch
+    target_tag: str | None  # None is from scratch; memory:STEP: a state in the memory of the trainer's processes
     target_step: int
     overrides: Overrides
     changes: tuple[str, ...]
@@ -65,6 +92,7 @@ class Rollback:
     in_script: bool = False  # whether its changes were made in the job script, in that trainer's own form
     restart: bool = True  # whether the job is started again after the rollback
     in_place: bool = False  # whether the training is resumed in its own processes, and not by a new job
+    on_disk: OnDisk | None = None  # of a target in memory; None for a checkpoint
     given_up: str | None = None  # why it is not resumed in place after all; then by a new job
     park_asked_unix_s: float | None = None  # since when its trainer is asked to park; None while it is not
     resumed: bool = False  # whether its trainer's resume was intended, and no start of a job since
@@ -90,6 +118,24 @@ class Rollback:
         """What an attempt that was started for it may report: its own name, or that of the probe that became the
         run."""
         return (self.id,) if self.probe is None else (self.id, self.probe)
+
+    @property
+    def saved_tag(self) -> str | None:
+        """The checkpoint that `latest` is to name, and that is to be whole; None is from scratch."""
+        return self.target_tag if self.on_disk is None else self.on_disk.tag
+
+    @property
+    def saved_step(self) -> int:
+        """Of `saved_tag`."""
+        return self.target_step if self.on_disk is None else self.on_disk.global_step
+
+    def give_up_in_place(self, reason: str) -> None:
+        """From now on by a new job; a state in memory is no target of that."""
+        self.in_place, self.given_up, self.applied = False, reason, False
+        if (found := self.on_disk) is not None:
+            self.target_tag, self.target_step, self.overrides = found.tag, found.global_step, found.overrides
+            self.changes, self.unconfirmed = found.changes, found.unconfirmed
+            self.lost_steps, self.lost_gpu_hours, self.on_disk = found.lost_steps, found.lost_gpu_hours, None
 
     @property
     def proved(self) -> bool | None:
@@ -278,4 +324,6 @@ def digest_of(decision: Rollback) -> str:
     }
     if decision.in_place:
         document["in_place"] = True
+    if decision.on_disk is not None:
+        document["on_disk"] = decision.on_disk.to_json()
     return hashlib.sha256(dump_json(document).encode()).hexdigest()

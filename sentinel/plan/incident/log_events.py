@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.incident.incident import Place, Rollback, overrides_to_json
-from sentinel.vocabulary.codec import Spelt, kept
+from sentinel.plan.incident.incident import OnDisk, Place, Rollback, WrittenOverrides, overrides_to_json
+from sentinel.vocabulary.codec import kept
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.overrides import Overrides, decode_overrides
+from sentinel.vocabulary.overrides import Overrides
 
 _OF_THE_LINE = ("incident", "time_unix_s", "shifted_by_s", "keys", "more")
-WrittenOverrides = Annotated[Overrides, Spelt(lambda data: decode_overrides(dump_json(data)))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +120,9 @@ class BaselineCompleted(OfIncident, kind="baseline_completed"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTarget:
-    """The checkpoint that a rollback goes back to."""
+    """What a rollback goes back to."""
 
-    tag: str | None  # None is from scratch
+    tag: str | None  # None is from scratch; memory:STEP: a state in memory
     global_step: int
 
 
@@ -144,7 +142,7 @@ class AdoptedProbe:
 class PlannedRollback(OfIncident):
     """A rung, its target and what it changes."""
 
-    seldom: ClassVar[tuple[str, ...]] = ("in_place",)
+    seldom: ClassVar[tuple[str, ...]] = ("in_place", "on_disk")
 
     rollback: str
     rung: str
@@ -158,11 +156,14 @@ class PlannedRollback(OfIncident):
     in_script: bool = False  # whether the job script carries its changes
     restart: bool = True  # whether the job is started again
     in_place: bool = False  # whether in its own processes; an older release has no word
+    on_disk: OnDisk | None = None  # of a target in memory: what it becomes where that is lost
 
     def __post_init__(self) -> None:
         checked_name(self.rollback, "rollback")
         if self.target.tag is not None:
             checked_name(self.target.tag, "target")
+        if self.on_disk is not None and self.on_disk.tag is not None:
+            checked_name(self.on_disk.tag, "on_disk")
 
     @classmethod
     def of(cls, incident: str, decision: Rollback, **more: Any) -> Self:
@@ -176,7 +177,7 @@ class PlannedRollback(OfIncident):
 class Decided(PlannedRollback, kind="decided"):
     """What the coming intents carry out."""
 
-    seldom = ("in_place", "adopts", "save_folder")
+    seldom = ("in_place", "on_disk", "adopts", "save_folder")
 
     adopts: AdoptedProbe | None = None  # of an older release
     newest_attempt: int | None = None  # 0 for none; None: an older release has no word

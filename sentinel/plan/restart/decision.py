@@ -11,9 +11,10 @@ from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import Target, choose_target
 from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.incident.incident import Incident, Rollback, Skip, Wait, rollback_id
+from sentinel.plan.incident.incident import Incident, OnDisk, Rollback, Skip, Wait, rollback_id
 from sentinel.plan.observation import Life
 from sentinel.plan.restart.forecast import gpu_hours, lost_so_far, lost_steps
+from sentinel.plan.restart.in_place.held import held_in_memory
 from sentinel.plan.restart.in_place.way import Way, way_of
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.rollback import ELSEWHERE, Plan, no_room, not_yet_verified, on_hold, plan_rollback
@@ -64,7 +65,8 @@ def decide_rung(incident: Incident, facts: Facts, policy: Policy) -> Plan:
         return plan_found(rung, incident, facts, policy)
     if (way := way_of(facts, policy, rung=rung.restart)).refused:
         return Plan(refusal=f'[policy] restart is "in_place": {way.why}')
-    target = choose_target(incident, rung, facts.folders, facts.readings, policy)
+    in_memory = held_in_memory(facts) if way.in_place and not facts.folders.by_newest else ()
+    target = choose_target(incident, rung, facts.folders, facts.readings, policy, in_memory=in_memory)
     try:
         decision = _decision(incident, rung, target, way, facts, policy)
     except ConfigError as error:
@@ -102,7 +104,8 @@ def _checked(decision: Rollback, target: Target, rung: Rung, incident: Incident,
     """The plan of the decision, where the trainer makes its changes, its target is whole and it is not too dear."""
     if decision.restart and (unapplied := unapplied_by(decision.overrides, incident.baseline, facts)) is not None:
         return skipped(rung, unapplied)
-    if (first := not_yet_verified(facts.folders.checkpoint(target.tag) if target.tag else None)) is not None:
+    saved = decision.saved_tag
+    if (first := not_yet_verified(facts.folders.checkpoint(saved) if saved else None)) is not None:
         return first
     if (refused := _too_dear(decision, facts, policy)) is not None:
         return refused
@@ -121,6 +124,26 @@ def skipped(rung: Rung, reason: str) -> Plan:
 
 
 def _decision(incident: Incident, rung: Rung, target: Target, way: Way, facts: Facts, policy: Policy) -> Rollback:
+    made = _to(target, incident, rung, way, facts, policy)
+    if target.on_disk is not None:
+        made.on_disk = on_disk_of(_to(target.on_disk, incident, rung, way, facts, policy))
+    return made
+
+
+def on_disk_of(decision: Rollback) -> OnDisk:
+    """The same decision, made for the checkpoint that takes a state's place which is lost."""
+    return OnDisk(
+        tag=decision.target_tag,
+        global_step=decision.target_step,
+        overrides=decision.overrides,
+        changes=decision.changes,
+        lost_steps=decision.lost_steps,
+        lost_gpu_hours=decision.lost_gpu_hours,
+        unconfirmed=decision.unconfirmed,
+    )
+
+
+def _to(target: Target, incident: Incident, rung: Rung, way: Way, facts: Facts, policy: Policy) -> Rollback:
     anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
     if target.tag is not None:
         anchor = facts.readings.anchor(target.global_step)

@@ -98,7 +98,10 @@ def _in_place(decision: Rollback, facts: Facts, policy: Policy) -> Plan:
     it has reported itself nothing is moved."""
     ours, standing = decision.id, stage_of(decision, facts, policy)
     if standing.stage is Stage.LOST:
-        return Plan(gives_up=standing.why, reason=f"{ours} goes on by a new job: {standing.why}")
+        lost = standing.why
+        if decision.on_disk is not None:
+            lost += f"; {decision.target_tag} is lost with it: the target is {decision.on_disk.tag or 'scratch'}"
+        return Plan(gives_up=lost, reason=f"{ours} goes on by a new job: {lost}")
     if standing.stage is Stage.RESUMED:
         return Plan(reason=standing.why)
     if standing.stage is Stage.PARKED and (why := settles(facts.liveness, except_for=ours)) is not None:
@@ -132,9 +135,9 @@ def elsewhere(decision: Rollback, now: Place | None) -> str | None:
 
 def _verified(decision: Rollback, facts: Facts) -> str:
     """What the target's verification has read, and when."""
-    target = None if decision.target_tag is None else facts.folders.checkpoint(decision.target_tag)
+    target = None if decision.saved_tag is None else facts.folders.checkpoint(decision.saved_tag)
     known = None if target is None else target.verification
-    return "" if known is None else f"; {decision.target_tag} is verified: {known.sentence}"
+    return "" if known is None else f"; {decision.saved_tag} is verified: {known.sentence}"
 
 
 def begun_since(
@@ -188,9 +191,9 @@ def _of_files(decision: Rollback, facts: Facts) -> Iterator[Action]:
     later = [c for c in facts.folders.checkpoints if c.global_step > decision.target_step and not c.only_pinned]
     if later:
         yield QuarantineCheckpoints(tuple(c.tag for c in later), incident, ours)
-    if facts.folders.latest_tag != decision.target_tag or facts.folders.disagreement is not None:
+    if facts.folders.latest_tag != decision.saved_tag or facts.folders.disagreement is not None:
         by_newest = facts.folders.by_newest
-        yield PointLatest(decision.target_tag, decision.target_step, incident, ours, by_newest)
+        yield PointLatest(decision.saved_tag, decision.saved_step, incident, ours, by_newest)
     yield from _of_logs(decision, facts)
     if facts.folders.overrides != decision.overrides:
         yield WriteOverrides(decision.overrides)
@@ -221,12 +224,12 @@ def _tensorboard_is_past(at: Anchor, facts: Facts) -> bool:
 
 
 def _target_in_doubt(decision: Rollback, facts: Facts) -> Plan | None:
-    if decision.target_tag is None:
+    if decision.saved_tag is None:
         return None
-    target = facts.folders.checkpoint(decision.target_tag)
+    target = facts.folders.checkpoint(decision.saved_tag)
     if target is None or not target.complete or target.verified is False:
         why = target.problem if target is not None else "it is not there"
-        return Plan(refusal=f"the target {decision.target_tag} can't be trusted any more: {why}")
+        return Plan(refusal=f"the target {decision.saved_tag} can't be trusted any more: {why}")
     return not_yet_verified(target)
 
 

@@ -13,7 +13,7 @@ from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_outcomes import Done
-from sentinel.plan.observation import Checkpoint, SpoiltSpan
+from sentinel.plan.observation import SpoiltSpan
 from sentinel.plan.starts.audit import FIRST, StartAudit, audits_of
 from sentinel.vocabulary.sample import ScrapedSample
 
@@ -116,7 +116,7 @@ def certificates(
     saver = {saved.tag: number for number, attempt in attempts for saved in attempt.saved}
     made = []
     for c in facts.folders.checkpoints:
-        verdict, why = _verdict(facts, judged, c)
+        verdict, why = verdict_at(c.global_step, facts, judged)
         audit = audits.get(saver.get(c.tag, 0))
         whole = False if c.verified is False else c.complete
         made.append(
@@ -136,10 +136,9 @@ def certificates(
     return tuple(made)
 
 
-def _verdict(facts: Facts, judged: Iterable[JudgeEvent], checkpoint: Checkpoint) -> tuple[str | None, str | None]:
-    """The judge's verdict on its step, and what speaks against it; (None, a sentence) where no reading is known, or the
+def verdict_at(step: int, facts: Facts, judged: Iterable[JudgeEvent]) -> tuple[str | None, str | None]:
+    """The judge's verdict on the step, and what speaks against it; (None, a sentence) where no reading is known, or the
     audit of its start is not over."""
-    step = checkpoint.global_step
     if step not in facts.readings.positions:
         return None, "no reading of its step is known"
     if (found := facts.readings.unhealthy_at(step)) is not None:

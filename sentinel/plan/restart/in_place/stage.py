@@ -10,9 +10,11 @@ from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.observation import Life
 from sentinel.plan.restart.actions import Release
+from sentinel.plan.restart.in_place.held import held_in_memory
 from sentinel.plan.restart.in_place.parked import why_not_parked
 from sentinel.plan.restart.in_place.way import too_short
 from sentinel.plan.restart.liveness import life_of
+from sentinel.vocabulary.parking import memory_tag
 
 WAITS_PARKED_S = 1800.0
 """Seconds for which a trainer stays parked beyond `park_within_s`, while files are moved or a watch is started anew."""
@@ -37,6 +39,8 @@ class StageSeen:
 def stage_of(decision: Rollback, facts: Facts, policy: Policy) -> StageSeen:
     """Of a decision that is to be carried out in place and of which no attempt has reported its start yet."""
     known, attempt = life_of(facts.liveness, except_for=decision.id), decision.after_attempt
+    if (dropped := _dropped(decision, facts)) is not None:
+        return StageSeen(stage=Stage.LOST, why=dropped)
     if known.life is Life.PARKED:
         return _parked(decision, facts, known.sentence)
     if known.life is Life.GONE:
@@ -52,6 +56,20 @@ def stage_of(decision: Rollback, facts: Facts, policy: Policy) -> StageSeen:
         why = f"attempt {newest.number} runs, and attempt {attempt} was to be parked"
         return StageSeen(stage=Stage.LOST, why=why)
     return _parks(decision, facts, policy)
+
+
+def _dropped(decision: Rollback, facts: Facts) -> str | None:
+    """That the target was in memory, and newer states have taken its place."""
+    if decision.on_disk is None or decision.resumed:
+        return None
+    held = held_in_memory(facts, decision.after_attempt)
+    if not held or decision.target_step in held:  # none: it has ended, which its liveness tells
+        return None
+    return f"attempt {decision.after_attempt} does not keep {decision.target_tag} any more, but {_tags(held)}"
+
+
+def _tags(steps: tuple[int, ...]) -> str:
+    return ", ".join(map(memory_tag, steps))
 
 
 def _parked(decision: Rollback, facts: Facts, sentence: str) -> StageSeen:
