@@ -1,4 +1,4 @@
-"""restarts_of(events, records) -> tuple[MeasuredRestart, ...]: how each rollback restarted the training, and how fast."""
+"""restarts_of(events, records): how each rollback restarted the training, and how many seconds that took."""
 
 from __future__ import annotations
 
