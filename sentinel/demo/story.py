@@ -16,7 +16,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import WITH_LAYERNORMS, Recipe, Restarts, trainer_command, write_configuration
-from sentinel.demo.restarts import Restart, restarts_of
+from sentinel.demo.restarts import MeasuredRestart, restarts_of
 from sentinel.judge.analysis.correlation.columns import correlate_readings
 from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
@@ -45,7 +45,7 @@ class DemoReport:
     correlations: Correlations
     past: Past
     plot: Path
-    restarts: tuple[Restart, ...] = ()
+    restarts: tuple[MeasuredRestart, ...] = ()
     calm_seeds: tuple[int, ...] = ()  # that were trained to the end and did not diverge, in their order
 
     def to_json(self) -> dict[str, Any]:
