@@ -1,4 +1,4 @@
-"""Recoveries in place of the reference trainer on two ranks, under SIGKILL of ranks, torchrun, the watch, a command.
+"""Recoveries in place of the reference trainer on two ranks, under SIGKILL of ranks, torchrun, the watch, the command.
 
 As `parked`, with `torchrun --nproc_per_node 2 -m trainer_hooks.gpt` (ZeRO 1): one rank, all of the trainer, torchrun
 alone, the command alone, and the command together with one rank or all. A person's command begins each rollback. 40

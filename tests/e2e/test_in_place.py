@@ -215,6 +215,7 @@ def test_a_persons_word_is_a_new_job(run: Path) -> None:
         ("deaf", "attempt 1 is not parked within 4 s: "),
         ("dies", "the trainer of attempt 1 is gone: "),
         ("vanishes", "the trainer of attempt 1 is gone: "),
+        ("full", "is not parked within 4 s: the newest record of the newest attempt is not `parked`"),
         ("hangs", "and has not reported its start"),
     ],
 )
@@ -298,10 +299,11 @@ def killed_after(run: Path, what: str) -> None:
     with subprocess.Popen(
         [*line, "--yes"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as ran:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while not (log.exists() and what in log.read_text()):
             assert time.monotonic() < end
             assert ran.poll() is None
+            time.sleep(0.001)  # the command needs the processor too
         ran.kill()
 
 
@@ -345,3 +347,18 @@ def test_a_pause_lets_a_parked_trainer_train_on_where_nothing_has_moved(run: Pat
         until(lambda: len(records(run, 1)) > steps + 10)
         assert process.poll() is None
         assert done(run)[-1] == "release"
+
+
+def test_kill_while_it_is_parked_ends_the_trainer_and_nothing_is_started_before_it_is_taken_away(run: Path) -> None:
+    configured(run, policy="")
+    with training(run) as process:
+        killed_after(run, '"action": {"kind": "quarantine_checkpoints"')
+        (run / "state" / "KILL").touch()
+        assert process.wait(20) == 0
+        assert records(run, 1)[-1]["reason"] == "kill_file"
+        said = sentinel(run, "watch", over=(run / "state" / "overrides.json").exists).stderr
+        assert "the KILL file is in the state folder: a job would stop after its first step; take it away first" in said
+        assert not started(run, 2)
+        (run / "state" / "KILL").unlink()
+        sentinel(run, "watch", over=lambda: started(run, 2))
+        assert (started(run, 2)["rollback"], started(run, 2)["resumed_from"]) == ("incident-1-r1", 10)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.in_place import CHANGES, Job, changes_of, put
@@ -120,6 +121,8 @@ def test_a_released_trainer_trains_on_as_if_nothing_had_been_and_one_that_is_kil
 
 
 def test_a_resume_to_what_latest_does_not_name_ends_the_process_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    ask(tmp_path, "incident-1-r0", attempt=9)  # of a job that was requeued since: it begins all the same
     with under_way(tmp_path, "--save-interval", "2") as trainer:
         ask(tmp_path, "incident-1-r1")
         until(lambda: is_parked(tmp_path))
@@ -128,6 +131,7 @@ def test_a_resume_to_what_latest_does_not_name_ends_the_process_with_a_sentence(
         put(tmp_path / "state" / "RESUME", encode_request(resume))
         assert trainer.wait(60) == 2
     log = (tmp_path / "log").read_text()
+    assert log.count("sentinel: the file PARK is ignored: it is for attempt 9, and this is attempt 1") == 1
     assert f"trainer: RESUME is to global_step2, and `latest` names {saved[-1]}" in log
     last = records(tmp_path)[-1]
     assert isinstance(last, RunFinished)
@@ -173,6 +177,21 @@ def test_a_resume_from_memory_trains_on_as_before_and_one_to_what_is_not_kept_en
     assert saved == [(2, 7)]  # a crash would begin there, and not before its target
     kinds = [type(r) for r in records(tmp_path) if isinstance(r, Parked | MemoryTarget | RunFinished)]
     assert kinds[kinds.index(Parked) + 1] is RunFinished  # nothing comes after the record that it is parked
+
+
+def test_where_a_full_disk_lets_no_file_be_closed_the_training_is_not_parked_and_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with under_way(tmp_path, "--tensorboard", "tensorboard") as trainer:
+        process, unlimited = psutil.Process(trainer.pid), psutil.RLIM_INFINITY
+        process.rlimit(psutil.RLIMIT_FSIZE, (log.stat().st_size + 4000, unlimited))  # room for the log's words alone
+        until(lambda: "sentinel could not hand the sample on (OSError: [Errno 27] File too large)" in log.read_text())
+        ask(tmp_path, "incident-1-r1")
+        why = "rank 0 could not close its files (OSError: [Errno 27] File too large)"
+        until(lambda: f"sentinel: the training is not parked: {why}; it goes on" in log.read_text())
+        process.rlimit(psutil.RLIMIT_FSIZE, (unlimited, unlimited))
+        told = len(records(tmp_path))
+        until(lambda: len(records(tmp_path)) > told + 3)
+    assert not any(isinstance(r, Parked) for r in records(tmp_path))
 
 
 @contextmanager

@@ -117,6 +117,7 @@ def park(attempt: int = ATTEMPT, deadline_s: float = 60.0) -> str:
         (park(deadline_s=-(10.0**9)), "is past"),
         ("{", "not JSON"),
     ],
+    ids=["another attempt", "past", "not JSON"],
 )
 def test_a_park_that_is_stale_or_makes_no_sense_is_ignored_with_one_sentence(
     text: str, says: str, caplog: pytest.LogCaptureFixture

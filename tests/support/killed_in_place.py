@@ -107,6 +107,7 @@ class Record:
         except FileNotFoundError:  # moved a moment ago
             return
         if not moves(self.folder):
+            self.wrong += [f"lost: {n}" for n, held in self.boards.items() if not seen.get(n, b"").startswith(held)]
             self.tags |= tags
             self.boards |= seen
             self.latest = latest

@@ -2,10 +2,10 @@
 
 It reports its start, makes steps, saves, and obeys PARK, RESUME, RELEASE and KILL as docs/IN_PLACE.md says, without
 torch. DOES: obeys; deaf (sees no PARK); dies (where it is resumed); hangs (where it is resumed: never reports);
-restless (writes its log while it is parked); vanishes (by SIGKILL, where it is to be resumed). It writes event files
-where FOLDER has a folder `tensorboard`. FOLDER's file `pace` may say how many seconds a step takes (`step_s`), and a
-start before its journal is there and again before its report (`load_s`). It says that the states of the first three
-tens which it does not save are in memory, and stay.
+restless (writes its log while it is parked); vanishes (by SIGKILL, where it is to be resumed); full (its
+disk has no room for the whole of `parked`). It writes event files where FOLDER has a folder `tensorboard`. FOLDER's
+file `pace` may say how many seconds a step takes (`step_s`), and a start before its journal is there and again before
+its report (`load_s`). It says that the states of the first three tens which it does not save are in memory, and stay.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class Attempt:
 
     def tell(self, kind: str, **values: Any) -> None:
         record = {"kind": kind, "attempt": self.number, "time_unix_s": time.time(), **values}
-        self.journal.write(json.dumps(record) + "\n")
+        line = json.dumps(record) + "\n"
+        self.journal.write(line[:40] if (self.does, kind) == ("full", "parked") else line)
         self.journal.flush()
 
     def asked(self, kind: type[Request], rollback: str | None = None) -> Request | None:
