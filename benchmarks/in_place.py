@@ -17,8 +17,8 @@ CHANGES, so that each rewind also takes the one before it back; one job for each
 - `--memory`: the rewinds go back to a state in memory, of step 60, and the jobs beside them start from a checkpoint of
   that step which another job has saved; `latest` names global_step40 for the rewinds. Not from scratch.
 - `--cost`: what a boundary costs the training thread of a trainer that can park and of one that can't, by turns, in one
-  process; the difference over the time of a step of the tiny model. With `--memory`: what a state in memory costs, with its
-  digest, over the time of 50 steps, by the clock and by CPU time.
+  process; the difference over the time of a step of the tiny model. With `--memory`: what a state in memory costs, with
+  its digest, over the time of 50 steps, by the clock and by CPU time.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def row_of(job: Job, rewinds: int, long: int) -> Row:
 
 
 def cost_of(ranks: int, turns: int, *, memory: bool) -> Row:
-    """Of a boundary, and as a share of a step of the tiny model; or of a state in memory, and as a share of 50 steps."""
+    """Of a boundary, and as a share of a step of the tiny model; or of a state in memory, and of 50 steps."""
     if memory:
         arguments = ("--memory", str(turns), "--seqlen", "32", "--global-batch", "4", "--zero", "1")
         command = [*_launcher(ranks), str(TRAINER.with_name("in_place_cost.py")), *arguments]

@@ -51,15 +51,14 @@ def of_memory(states: int, arguments: list[str]) -> dict[str, float]:
     from trainer_hooks.gpt.arguments import parse
     from trainer_hooks.gpt.process import Process
     from trainer_hooks.gpt.train import Trainer, leave_out_unused_ops
+    from trainer_hooks.in_memory.targets import MemoryTargets
 
     leave_out_unused_ops()
     dist.init_process_group("gloo")
     with tempfile.TemporaryDirectory() as folder:
         files = ["--save", f"{folder}/checkpoints", "--state-dir", f"{folder}/state"]
-        kept = ["--memory-targets", "2", "--memory-every", "1", "--steps", "1000000", "--lr-decay", "100"]
-        trainer = Trainer(parse([*arguments, *files, *kept]), Process())
-        if (memory := trainer.memory) is None:
-            raise SystemExit("nothing is kept")
+        trainer = Trainer(parse([*arguments, *files, "--steps", "1000000", "--lr-decay", "100"]), Process())
+        memory = MemoryTargets(trainer.engine, most=2, every=1)
         hook, steps, keeps = trainer.hook, list[tuple[float, float]](), list[tuple[float, float]]()
         for _ in range(states):
             for _ in range(STEPS):
