@@ -2,7 +2,7 @@
 
     python benchmarks/in_place.py [--quick] [--json] [--rewinds N] [--zero 0,1,2,3] [--ranks 1,2] [--precision fp32] \\
         [--preset tiny] [--long N] [--memory]
-    python benchmarks/in_place.py --cost [--ranks 1,2]
+    python benchmarks/in_place.py --cost [--ranks 1,2] [--memory]
 
 The reference trainer (real DeepSpeed, dropout on, so that the generators count) trains to step 40 once and saves at 20
 and 40. Then, for each rewind: PARK, `parked` in the journal, `latest` and overrides.json by hand, RESUME; and beside it
@@ -17,7 +17,8 @@ CHANGES, so that each rewind also takes the one before it back; one job for each
 - `--memory`: the rewinds go back to a state in memory, of step 60, and the jobs beside them start from a checkpoint of
   that step which another job has saved; `latest` names global_step40 for the rewinds. Not from scratch.
 - `--cost`: what a boundary costs the training thread of a trainer that can park and of one that can't, by turns, in one
-  process; the difference over the time of a step of the tiny model.
+  process; the difference over the time of a step of the tiny model. With `--memory`: what a state in memory costs, with
+  its digest, over the time of 50 steps, by the clock and by CPU time.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
     if asked.cost:
         for ranks in _numbers(asked.ranks):
-            print(json.dumps(cost_of(ranks, 10 if asked.quick else 100)))
+            print(json.dumps(cost_of(ranks, 10 if asked.quick else 100, memory=asked.memory)))
         return
     rewinds = 10 if asked.quick else asked.rewinds
     rows = []
@@ -125,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
             if not asked.json:
                 _print(rows[-1], first=len(rows) == 1)
     if asked.json:
-        costs = [cost_of(ranks, 10 if asked.quick else 100) for ranks in _numbers(asked.ranks)]
+        costs = [cost_of(ranks, 10 if asked.quick else 100, memory=False) for ranks in _numbers(asked.ranks)]
         print(json.dumps(document(rows, costs)))
 
 
@@ -165,8 +166,14 @@ def row_of(job: Job, rewinds: int, long: int) -> Row:
     return row
 
 
-def cost_of(ranks: int, turns: int) -> Row:
-    """Of a boundary, and as a share of a step of the tiny model."""
+def cost_of(ranks: int, turns: int, *, memory: bool) -> Row:
+    """Of a boundary, and as a share of a step of the tiny model; or of a state in memory, and of 50 steps."""
+    if memory:
+        arguments = ("--memory", str(turns), "--seqlen", "32", "--global-batch", "4", "--zero", "1")
+        command = [*_launcher(ranks), str(TRAINER.with_name("in_place_cost.py")), *arguments]
+        ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=True, timeout=PATIENCE_S)
+        of_memory: Row = json.loads(ran.stdout.splitlines()[-1])
+        return of_memory
     command = [*_launcher(ranks), str(TRAINER.with_name("in_place_cost.py")), str(turns)]
     ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=True, timeout=PATIENCE_S)
     found: Row = json.loads(ran.stdout)

@@ -27,9 +27,6 @@ from trainer_hooks.control.parking import Parking
 from trainer_hooks.control.step_requests import StepRequests
 from trainer_hooks.errors import Guard
 from trainer_hooks.gpt.__main__ import be_a_launcher, leave
-from trainer_hooks.gpt.arguments import parse
-from trainer_hooks.gpt.process import Process
-from trainer_hooks.gpt.train import Trainer, leave_out_unused_ops
 from trainer_hooks.ranks import ranks_of_world
 
 BOUNDARIES, APART_S = 200, 0.001
@@ -51,12 +48,17 @@ def turn(requests: StepRequests) -> float:
 
 def of_memory(states: int, arguments: list[str]) -> dict[str, float]:
     """Milliseconds of a state that is kept, and of a step."""
+    from trainer_hooks.gpt.arguments import parse
+    from trainer_hooks.gpt.process import Process
+    from trainer_hooks.gpt.train import Trainer, leave_out_unused_ops
+    from trainer_hooks.in_memory.targets import MemoryTargets
+
+    leave_out_unused_ops()
+    dist.init_process_group("gloo")
     with tempfile.TemporaryDirectory() as folder:
         files = ["--save", f"{folder}/checkpoints", "--state-dir", f"{folder}/state"]
-        kept = ["--memory-targets", "2", "--memory-every", "1", "--steps", "1000000", "--lr-decay", "100"]
-        trainer = Trainer(parse([*arguments, *files, *kept]), Process())
-        if (memory := trainer.memory) is None:
-            raise SystemExit("nothing is kept")
+        trainer = Trainer(parse([*arguments, *files, "--steps", "1000000", "--lr-decay", "100"]), Process())
+        memory = MemoryTargets(trainer.engine, most=2, every=1)
         hook, steps, keeps = trainer.hook, list[tuple[float, float]](), list[tuple[float, float]]()
         for _ in range(states):
             for _ in range(STEPS):
@@ -78,8 +80,6 @@ def of_memory(states: int, arguments: list[str]) -> dict[str, float]:
 def main() -> None:
     be_a_launcher()
     if sys.argv[1] == "--memory":
-        leave_out_unused_ops()
-        dist.init_process_group("gloo")
         found = of_memory(int(sys.argv[2]), sys.argv[3:])
         if dist.get_rank() == 0:
             print(json.dumps(found))

@@ -45,7 +45,7 @@ from sentinel.plan.turn import decide
 from sentinel.plan.turn_bisect import asks_for_cause
 from sentinel.vocabulary.errors import JobStillAlive
 from sentinel.vocabulary.numbers import dump_json, load_object
-from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
+from sentinel.vocabulary.sample import CheckpointSaved, MemoryTarget, RunFinished, RunStarted, Sample
 from tests.support.facts import look_of
 from tests.support.parked_runs import JOURNAL, PARKED, WRITERS
 from tests.support.recovery_plans import BASELINE, apply, checkpoint, run
@@ -77,6 +77,9 @@ class Story:
     """None: its trainers can't park; else what they do: obeys, is late (never parks), dies parked, dies resuming, or is
     deaf (parks, and never takes RESUME)."""
 
+    memory: tuple[int, ...] = ()
+    """The steps whose states its trainers keep in memory, from the first attempt of a process on."""
+
     approves: bool = True
     prepares: bool = False
     undoing: bool = False
@@ -89,6 +92,7 @@ class _Job:
     rollback: str | None
     looks: int = 0
     attempt: int | None = None
+    is_new: bool = False  # a process of its own, which has nothing in memory
 
 
 @dataclass
@@ -163,7 +167,7 @@ class World:
         self.bisected += isinstance(action, FollowBisect)
         if isinstance(action, StartJob):
             self.started[action.rollback] += 1
-            self.jobs.append(_Job(self._next_fate(), action.rollback))
+            self.jobs.append(_Job(self._next_fate(), action.rollback, is_new=True))
 
     def _ask(self, action: Park | Resume | Release) -> None:
         """PARK, RESUME or RELEASE, and what becomes of it."""
@@ -219,6 +223,9 @@ class World:
                 lr=lr.lr(step=resumed + 1) if lr else None,
             )
         self.history.push(report)
+        if self.story.memory and not job.is_new:
+            at = {"attempt": number, "global_step": self.story.memory[-1], "time_unix_s": self.now_unix_s}
+            self.history.push(MemoryTarget(**at, held=self.story.memory))
 
     def _steps(self, job: _Job, count: int) -> None:
         assert job.attempt is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from functools import reduce
 
@@ -32,8 +33,10 @@ from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand, read_fir
 from sentinel.plan.restart.decision import decide_rung
 from sentinel.plan.restart.rollback import plan_rollback
 from sentinel.plan.turn import decide
+from tests.plan.simulated_run import World
 from tests.support.parked_runs import ROLLBACK, after, gone, parked, training
 from tests.support.recovery_plans import BASELINE, POLICY, checkpoint, incident
+from tests.support.stories import STORIES
 
 HELD = (15, 25, 35, 65, 85)
 RESEED = Policy(mode="act", margin_steps=10, ladder=(Rung(name="reseed", hypothesis="the data", reseed=True),))
@@ -134,6 +137,27 @@ def test_where_the_process_dies_the_same_rollback_goes_on_from_the_checkpoint_on
     assert end.folders.overrides == now.overrides
     assert now.overrides.anchor == facts.readings.anchor(30)
     assert end.folders.checkpoints[-1].global_step == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "resumed_from", "anchor"),
+    [("recovers in place, from memory", 35, 35), ("dies while it is resumed from memory", 30, 30)],
+)
+def test_the_run_that_follows_begins_at_the_target_that_the_log_has_in_the_end(
+    name: str, resumed_from: int, anchor: int
+) -> None:
+    story, *_ = STORIES[name]
+    world = World(story)
+    deque(world.follow(), maxlen=0)
+    (made,) = fold(world.events)
+    (rollback,) = made.rollbacks
+    assert (rollback.target_step, rollback.overrides.anchor.global_step) == (resumed_from, anchor)
+    assert world.state.folders.overrides == rollback.overrides
+    assert world.state.folders.latest_tag == "global_step30"
+    last = world.history.latest
+    assert last is not None
+    assert last.started is not None
+    assert last.started.resumed_from == resumed_from
 
 
 def test_a_target_that_newer_states_have_replaced_before_it_was_parked_is_given_up() -> None:

@@ -156,6 +156,21 @@ STORIES = {
         Outcome.FINISHED,
         "recovered",
     ),
+    "recovers in place, from memory": (
+        Story(policy=policy(), process_states=("diverges", "recovers"), parks="obeys", memory=(25, 35, 65)),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "dies while it is resumed from memory": (
+        Story(policy=policy(), process_states=("diverges", "recovers"), parks="dies resuming", memory=(25, 35, 65)),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "is approved, in place, from memory": (
+        Story(policy=policy(mode="approve"), process_states=("diverges", "recovers"), parks="obeys", memory=(35,)),
+        Outcome.FINISHED,
+        "recovered",
+    ),
     "takes no RESUME": (
         Story(policy=policy(), process_states=("diverges", "recovers"), parks="deaf"),
         Outcome.FINISHED,
