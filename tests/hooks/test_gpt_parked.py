@@ -69,7 +69,8 @@ def test_a_resume_in_place_is_the_job_restart_to_the_bit_and_takes_back_what_was
 def test_a_resume_from_memory_is_the_job_restart_from_the_checkpoint_of_that_step_to_the_bit(
     tmp_path: Path, zero: int
 ) -> None:
-    changes = changes_of(memory=True)
+    names = ("nothing", "moments reset", "qk-clip", "another micro-batch")
+    changes = [change for change in changes_of(memory=True) if change.name in names]
     job = Job(folder=tmp_path, ranks=2, zero=zero, precision="fp32", preset="tiny", memory=True)
     job.begin()
     with job.in_place() as trainer:

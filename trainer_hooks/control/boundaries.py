@@ -104,7 +104,9 @@ class Boundaries:
     def from_memory(self, resume: ResumeRequest) -> Mapping[str, Any] | None:
         """See `Hook.from_memory`."""
         step = step_in_memory(resume.target)
-        return None if step is None or self._memory is None else self._memory.targets.restore(self._engine, step)
+        if step is None or self._memory is None:
+            return None
+        return deepcopy(dict(self._memory.targets.restore(self._engine, step)))  # the kept one stays as it is
 
     def close(self) -> None:
         """No file is watched any more."""

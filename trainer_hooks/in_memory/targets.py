@@ -127,6 +127,8 @@ class MemoryTargets:
             now_told = told or self._say(kept, part)
             if self._rank == 0 and now_told and part.add("came", 0) == self._world:
                 digest, size = f"{part.add('digest', 0):016x}", part.add("size", 0)
+                for key in ("came", "digest", "size"):  # no rank asks for them any more; the store would keep them
+                    part.delete_key(key)
                 report(global_step=kept.step, digest=digest, size_bytes=size, held=self._taken.steps)
             elif self._rank == 0 or not now_told:
                 left.append((kept, part, now_told))
