@@ -64,8 +64,10 @@ def test_a_resume_in_place_is_the_job_restart_to_the_bit_and_takes_back_what_was
     assert ends == [f"resumed in place for incident-1-r{number}" for number in range(1, len(names) + 1)]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize(
+    "zero",
+    [*(pytest.param(zero, marks=pytest.mark.soak) for zero in range(3)), pytest.param(3, marks=pytest.mark.full)],
+)
 def test_a_resume_from_memory_is_the_job_restart_from_the_checkpoint_of_that_step_to_the_bit(
     tmp_path: Path, zero: int
 ) -> None:
