@@ -61,6 +61,7 @@ def test_an_array_of_two_rank_jobs_that_diverges_is_recovered(
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "--"]
     script = job_script(folder, [trainer[0], *ranks, *trainer[2:]])
     submitted = ("--job-name=demo", "--array=1-5%1", "--ntasks=2", "--output=log-%A_%a.txt", "--comment=do not touch")
+    submitted += ("--time=2:00:00",)  # of which [policy] min_remaining_s has to be left
     array = cluster.slurm("sbatch", "--parsable", *submitted, str(script), cwd=folder)
     watched = subprocess.run(watch(folder), capture_output=True, text=True, timeout=800, check=False)
     assert watched.returncode == 0, watched.stderr[-3000:]
