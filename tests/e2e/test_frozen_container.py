@@ -27,7 +27,7 @@ _IMPORTS = """
 import importlib, importlib.util, pkgutil
 import trainer_hooks
 for module in pkgutil.walk_packages(trainer_hooks.__path__, "trainer_hooks."):
-    of_a_trainer = ".huggingface" in module.name or ".lightning" in module.name
+    of_a_trainer = any(f".{{name}}" in module.name for name in ("huggingface", "lightning", "olmo_core"))
     if not of_a_trainer and not module.name.endswith(("__main__", "triton_kernel")):
         importlib.import_module(module.name)
 print([name for name in {names!r} if importlib.util.find_spec(name)])
