@@ -178,7 +178,7 @@ def test_a_rollback_after_the_incident_log_is_lost_gets_an_id_of_its_own(run: Pa
         until(lambda: attempts(run) == 2 and (run / "checkpoints" / "global_step40").exists())
         again = sentinel(run, *back)
         assert again.returncode == 0, again.stderr
-        assert "incident-2 is done" in again.stderr
+        assert "incident-2 is carried out" in again.stderr
         moved = run / "checkpoints" / ".sentinel-quarantine" / "incident-2" / "incident-2-r1" / "global_step40"
         assert moved.is_dir()
 
