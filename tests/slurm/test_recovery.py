@@ -47,7 +47,7 @@ def watch(folder: Path, *, killed_after: int = 0) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("restart", ["auto", pytest.param("job", marks=pytest.mark.full)])
+@pytest.mark.parametrize("restart", ["auto", pytest.param("job", marks=pytest.mark.soak)])
 def test_an_array_of_two_rank_jobs_that_diverges_is_recovered(
     cluster: Cluster, tmp_path: Path, restart: Restarts
 ) -> None:
