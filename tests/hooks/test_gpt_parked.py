@@ -40,8 +40,9 @@ LONG_S = 300.0
     ("ranks", "zero", "precision", "names"),
     [
         (2, 2, "fp32", ["Adam's settings", "nothing"]),
+        pytest.param(2, 3, "fp32", ["qk-clip", "SLW", "from scratch", "nothing"], marks=pytest.mark.full),
+        pytest.param(2, 3, "fp32", list(BY_NAME), marks=pytest.mark.soak),
         pytest.param(2, 0, "bf16", list(BY_NAME), marks=pytest.mark.soak),
-        pytest.param(2, 3, "fp32", list(BY_NAME), marks=pytest.mark.full),
         pytest.param(1, 0, "fp32", list(BY_NAME), marks=pytest.mark.soak),
         pytest.param(1, 1, "bf16", list(BY_NAME), marks=pytest.mark.soak),
     ],
