@@ -47,12 +47,25 @@ def until(true: Callable[[], Any], *, within_s: float = 120) -> None:
 
 
 def free_port() -> int:
-    """One that nobody has, nor is given before it is bound: the kernel's own, for who asks for any, lie above these."""
+    """One that nobody has, nor is given before it is bound: the kernel's own, for who asks for any, lie above these.
+
+    No test's seed chooses it: two workers that have just seeded `random` alike would be given the same one.
+    """
     while True:
-        port = random.randrange(10_000, 20_000)
+        port = random.SystemRandom().choice(_PORTS)
         with contextlib.suppress(OSError), socket.socket() as free:
             free.bind(("", port))
+            _PORTS.remove(port)
             return port
+
+
+def _ports_of_this_worker() -> list[int]:
+    """Of four workers each has its own; with more, two share theirs."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return list(range(10_000 + worker % 4 * 2_500, 12_500 + worker % 4 * 2_500))
+
+
+_PORTS = _ports_of_this_worker()
 
 
 def says(code: int, **headers: str) -> Answer:

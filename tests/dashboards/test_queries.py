@@ -109,7 +109,7 @@ def _scraped(diverged: Path, folder: Path, program: str) -> Iterator[Scraped]:
         process = subprocess.Popen(_command(program, folder, ports), stdout=log, stderr=log, env=environment())
     url = f"http://127.0.0.1:{ports[0]}"
     try:
-        until(lambda: _scrapes(url, len(ports) - 1))
+        until(lambda: _scrapes(url, len(ports) - 1) or _ended(process, folder / "log"))
         began = time.time()
         with _training(samples, url, attempt=1, port=ports[1]):
             pass
@@ -186,6 +186,12 @@ def _scrapes(url: str, targets: int) -> bool:
             return len(json.load(answer)["data"]["result"]) == targets
     except OSError:
         return False
+
+
+def _ended(process: subprocess.Popen[bytes], log: Path) -> bool:
+    """False while it runs. AssertionError with its last words where it has ended."""
+    assert process.poll() is None, log.read_text()[-2000:]
+    return False
 
 
 @pytest.mark.parametrize("asked", queries(), ids=str)

@@ -216,7 +216,7 @@ def _free_ports(count: int) -> int:
 
     The kernel's own, for who asks for any, lie above; another cluster that begins at this moment takes others.
     """
-    for first in random.sample(range(21_000, 32_000, 50), 220):
+    for first in random.SystemRandom().sample(range(21_000, 32_000, 50), 220):
         with contextlib.suppress(OSError), contextlib.ExitStack() as held:
             for port in range(first, first + count):
                 held.enter_context(socket.socket()).bind(("", port))
