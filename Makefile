@@ -34,7 +34,8 @@ check:
 	@echo "==> tests of the first tier, on $(WORKERS) workers: about ten minutes on two cores"
 	@$(PYTEST) -m 'not full and not soak'
 
-rest: setup wandb trl llamafactory olmo_core # the second tier without the first: with `make test` before it, `make full`
+rest: setup # the second tier without the first: with `make test` before it, `make full`
+	@$(MAKE) --no-print-directory --output-sync --jobs=4 wandb trl llamafactory olmo_core
 	@echo "==> tests of the second tier, on $(WORKERS) workers: about half an hour to forty minutes on two cores"
 	@$(PYTEST) -m 'full and not soak'
 
@@ -46,8 +47,8 @@ soak: setup
 
 wandb: # the tests that need W&B's client, in an environment without the trainer: it brings 90 MB of its own
 	@test -x .venv-wandb/bin/python || $(PYTHON) -m venv .venv-wandb
-	@.venv-wandb/bin/pip install -q -c constraints.txt -e '.[daemon,wandb]' pytest pytest-timeout hypothesis
-	@.venv-wandb/bin/python -m pytest tests/adapters/test_wandb_against_a_stub.py tests/adapters/test_wandb_branches.py tests/sources/test_wandb_file.py
+	@.venv-wandb/bin/pip install -q -c constraints.txt -e '.[daemon,wandb]' pytest pytest-timeout pytest-xdist hypothesis
+	@.venv-wandb/bin/python -m pytest --numprocesses=4 tests/adapters/test_wandb_against_a_stub.py tests/adapters/test_wandb_branches.py tests/sources/test_wandb_file.py
 
 trl llamafactory olmo_core: %: .venv-%/installed # programs of others that the second tier trains with, each in its environment
 

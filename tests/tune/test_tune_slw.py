@@ -187,7 +187,7 @@ def test_a_search_that_is_asked_to_end_stops_its_probe_first(tmp_path: Path) -> 
     ]
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_several_probes_at_once_come_to_the_same_answer(tmp_path: Path) -> None:
     path = configuration(tmp_path, trainer(tmp_path), {"starts": [8, 16]})
     told = tuned(path, "--parallel", "2")
