@@ -129,7 +129,7 @@ class Record:
         """What was there before the rollback, and is neither in its place nor in the quarantine."""
         there = {(p.name, tag_at(p)) for p in saves(self.folder)}
         gone = [f"lost: {tag} of attempt {n}" for (n, tag), held in self.tags.items() if (tag, held) not in there]
-        aside = [p.read_bytes() for p in self.folder.rglob("events.out.tfevents*")]
+        aside = [p.read_bytes() for p in self.folder.rglob("events.out.tf*events*")]  # originals: tf-events
         gone += [f"lost: {n}" for n, held in self.boards.items() if not any(one.startswith(held) for one in aside)]
         return [*self.wrong, *gone]
 
