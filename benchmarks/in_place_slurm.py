@@ -45,6 +45,7 @@ query_interval_s = 1.0
 
 [policy]
 confirm_within_s = 600
+max_starts_per_hour = 100
 """
 
 
@@ -104,7 +105,10 @@ class Job:
     def _rolled_back(self, *words: str) -> MeasuredRestart:
         before = len(self._restarts())
         typed = [sys.executable, "-m", "sentinel", "rollback", "--run", str(self.folder / "small.toml")]
-        subprocess.run([*typed, "--to", "global_step10", "--yes", *words], check=True, capture_output=True)
+        words = (*typed, "--to", "global_step10", "--yes", *words)
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{done.stdout}{done.stderr}")
         self._until(lambda: len(self._restarts()) > before)
         attempt = before + 2  # The run's own is the first
         self._until(lambda: self._steps(attempt) >= 25)
