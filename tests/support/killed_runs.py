@@ -231,10 +231,17 @@ class Run:
         if undo.poll() != 0 and not nothing:
             undo.end(signal.SIGKILL)
             self.wrong.append(f"undo ended with {undo.code}: {undo.said()}")
-        if not nothing and (there := self._alive()):
-            self.wrong.append(f"alive after the undo: {there}")
+        if not nothing:
+            self._see_ended()
         self.record.look()
         self.wrong += [f"after the undo {one}" for one in (*self.record.lost(), *self.record.not_back())]
+
+    def _see_ended(self) -> None:
+        """No writer is there after an undo; a launcher, which writes nothing, ends once it sees that its ranks have."""
+        if writers := {pid: what for pid, what in self._alive().items() if what != "launcher"}:
+            self.wrong.append(f"alive after the undo: {writers}")
+        if not until(lambda: not self._alive(), 30.0):
+            self.wrong.append(f"alive half a minute after the undo: {self._alive()}")
 
     def _await_reaped(self, what: Callable[[], bool]) -> None:
         """With the trainer's end taken note of: a zombie is no trainer."""
