@@ -82,7 +82,7 @@ class Reports:
             self.put(MemoryTarget(**{**self.now(), "global_step": global_step}, **facts))
 
     def close(self, reason: str) -> None:
-        """Reports the end; nothing is put after it."""
+        """Reports the end, and ends the outputs."""
         with self._guard("report the end"):
             self.put(RunFinished(**self.now(), reason=reason))
         if self.outputs is not None:
