@@ -32,6 +32,7 @@ from sentinel.plan.choose.policy import Policy, Tuning
 from sentinel.reports.refusals import sections, what_to_do
 from sentinel.reports.rungs import evidence, known_failures
 from sentinel.vocabulary.metrics import DAEMON_METRICS, all_metrics, every_name
+from sentinel.vocabulary.parking import ResumeRequest
 from tools.pages import PAGES as MADE
 
 ROOT = Path(__file__).parents[1]
@@ -138,6 +139,11 @@ def test_every_setting_of_the_exporter_is_documented() -> None:
     (settings,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ExporterSettings"]
     keys = {n.target.id for n in settings.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
     assert {key for key in keys if f"| `{key}` |" not in page} == set()
+
+
+def test_every_field_of_what_reload_gets_is_documented() -> None:
+    page = (ROOT / "docs" / "PYTHON.md").read_text().partition("\n## ResumeRequest\n")[2].partition("\n## ")[0]
+    assert {field.name for field in fields(ResumeRequest) if f"| `{field.name}` |" not in page} == set()
 
 
 def test_every_file_that_contributing_names_exists() -> None:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 __all__ = ["page"]
 
 Documented = ast.ClassDef | ast.FunctionDef
-HOOKS = Path(__file__).parents[1] / "trainer_hooks"
+ROOT = Path(__file__).parents[1]
 # (where a program imports it from, file, public names)
 API = (
-    ("trainer_hooks", "attaching.py", ("attach",)),
-    ("trainer_hooks", "hook.py", ("Hook",)),
-    ("trainer_hooks", "start_decisions.py", ("decisions", "StartDecisions")),
-    ("trainer_hooks", "export/exporter.py", ("ExporterSettings",)),
-    ("trainer_hooks.huggingface", "integrations/huggingface.py", ("StabilityCallback",)),
-    ("trainer_hooks.huggingface", "integrations/huggingface_parked.py", ("train_in_place",)),
-    ("What the callback applies of overrides.json", "integrations/huggingface_applied.py", ()),
-    ("trainer_hooks.qk_clip", "qk_clip/override.py", ("AttentionOverride",)),
-    ("trainer_hooks.qk_clip", "qk_clip/attention.py", ("Attention",)),
-    ("trainer_hooks.seqlen_warmup", "warmup/seqlen_warmup.py", ("SeqlenWarmup",)),
-    ("trainer_hooks.random_ltd", "random_ltd/random_ltd.py", ("RandomLtd", "LayerTokens")),
-    ("trainer_hooks.data", "gpt/order.py", ("Order",)),
-    ("trainer_hooks.data", "data/order.py", ("CurriculumOrder",)),
+    ("trainer_hooks", "trainer_hooks/attaching.py", ("attach",)),
+    ("trainer_hooks", "trainer_hooks/hook.py", ("Hook",)),
+    ("sentinel.vocabulary.parking", "sentinel/vocabulary/parking.py", ("ResumeRequest",)),
+    ("trainer_hooks", "trainer_hooks/start_decisions.py", ("decisions", "StartDecisions")),
+    ("trainer_hooks", "trainer_hooks/export/exporter.py", ("ExporterSettings",)),
+    ("trainer_hooks.huggingface", "trainer_hooks/integrations/huggingface.py", ("StabilityCallback",)),
+    ("trainer_hooks.huggingface", "trainer_hooks/integrations/huggingface_parked.py", ("train_in_place",)),
+    ("What the callback applies of overrides.json", "trainer_hooks/integrations/huggingface_applied.py", ()),
+    ("trainer_hooks.qk_clip", "trainer_hooks/qk_clip/override.py", ("AttentionOverride",)),
+    ("trainer_hooks.qk_clip", "trainer_hooks/qk_clip/attention.py", ("Attention",)),
+    ("trainer_hooks.seqlen_warmup", "trainer_hooks/warmup/seqlen_warmup.py", ("SeqlenWarmup",)),
+    ("trainer_hooks.random_ltd", "trainer_hooks/random_ltd/random_ltd.py", ("RandomLtd", "LayerTokens")),
+    ("trainer_hooks.data", "trainer_hooks/gpt/order.py", ("Order",)),
+    ("trainer_hooks.data", "trainer_hooks/data/order.py", ("CurriculumOrder",)),
 )
 HEAD = """# Python
 
@@ -43,16 +44,16 @@ def page() -> str:
 
 
 def _module(module: str, file: str, names: tuple[str, ...]) -> Iterator[str]:
-    tree = ast.parse((HOOKS / file).read_text())
+    tree = ast.parse((ROOT / file).read_text())
     if not names:
         yield f"## {module}\n\n{inspect.cleandoc(ast.get_docstring(tree) or '')}\n"
     defined = {n.name: n for n in tree.body if isinstance(n, Documented)}
     for name in names:
         yield f"## {name}\n\n`from {module} import {name}`\n"
-        yield from _entry(defined[name])
+        yield from _entry(defined[name], defined)
 
 
-def _entry(node: Documented) -> Iterator[str]:
+def _entry(node: Documented, defined: Mapping[str, Documented]) -> Iterator[str]:
     methods = [m for m in node.body if isinstance(m, ast.FunctionDef)] if isinstance(node, ast.ClassDef) else []
     made = next((m for m in methods if m.name == "__init__"), node)
     if isinstance(made, ast.FunctionDef):
@@ -60,21 +61,28 @@ def _entry(node: Documented) -> Iterator[str]:
     yield _text(node)
     if made is not node and ast.get_docstring(made):
         yield _text(made)
-    if isinstance(node, ast.ClassDef) and (settings := _fields_of(node)):
+    fields = _fields_of(node, defined) if isinstance(node, ast.ClassDef) else []
+    if settings := [field for field in fields if field[1] is not None]:
         yield "| setting | default | meaning |\n|---|---|---|"
         yield "".join(f"| `{name}` | `{default}` | {_line(text)} |\n" for name, default, text in settings)
+    elif fields:
+        yield "| attribute | meaning |\n|---|---|"
+        yield "".join(f"| `{name}` | {_line(text)} |\n" for name, _, text in fields)
     public = [m for m in methods if not m.name.startswith("_") and _is_for_programs(m)]
     if public:
         yield "| method | meaning |\n|---|---|"
         yield "".join(f"| `{_call(m)}` | {_cell(m)} |\n" for m in public)
 
 
-def _fields_of(node: ast.ClassDef) -> list[tuple[str, str, str]]:
-    """Name, default and docstring of each field."""
-    return [
-        (field.target.id, ast.unparse(field.value), str(doc.value.value))
+def _fields_of(node: ast.ClassDef, defined: Mapping[str, Documented]) -> list[tuple[str, str | None, str]]:
+    """Name, default (None without one) and docstring of each field that has a docstring; those of its bases in the same
+    file first."""
+    bases = (defined.get(ast.unparse(base)) for base in node.bases)
+    inherited = [field for base in bases if isinstance(base, ast.ClassDef) for field in _fields_of(base, defined)]
+    return inherited + [
+        (field.target.id, ast.unparse(field.value) if field.value is not None else None, str(doc.value.value))
         for field, doc in pairwise(node.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.value is not None
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
     ]
 

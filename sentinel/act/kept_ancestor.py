@@ -6,7 +6,6 @@ A watch needs none: it records its audit of a start in the incident log, and the
 from __future__ import annotations
 
 import hashlib
-from array import array
 from pathlib import Path
 
 from sentinel.act.judge_cache import code_digest, digest_of_journal
@@ -36,7 +35,7 @@ class KeptAncestor:
             data, *columns = read_sealed(self._path, of)
             started, recent, later, layers, saved, stops = from_data(data, {})
             trail = Trail()
-            for kept, column in zip(_columns(trail), columns, strict=True):
+            for kept, column in zip(trail.columns, columns, strict=True):
                 kept.frombytes(column)
             known = {"started": started, "recent": recent, "later": later, "layers": layers, "saved": saved}
             return Ancestor(**known, trail=trail, stops=stops)
@@ -49,7 +48,7 @@ class KeptAncestor:
             return
         before = [ancestor.started, ancestor.recent, ancestor.later, ancestor.layers, ancestor.saved, ancestor.stops]
         data = to_data(before, {})
-        write_sealed(self._path, of, [data, *(column.tobytes() for column in _columns(trail))])
+        write_sealed(self._path, of, [data, *(column.tobytes() for column in trail.columns)])
 
     def _of(self, history: History, attempt: Attempt) -> bytes | None:
         """The journals of its ancestors, up to where they were read; None where they can't be read."""
@@ -66,7 +65,3 @@ class KeptAncestor:
         except OSError:
             return None
         return hashlib.sha256(repr((code_digest(), self._run, descent, read)).encode()).hexdigest().encode()
-
-
-def _columns(trail: Trail) -> list[array[int] | array[float]]:
-    return [trail.steps, trail.digests, trail.variances, trail.lrs, trail.epochs]

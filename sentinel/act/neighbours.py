@@ -84,3 +84,8 @@ class Neighbours:
     job_log: Path
     wandb: WandbBranches | None = None
     source_log: Path | None = None  # the log that the readings come from, or a pattern; None: journals
+
+    def logs(self, jobs: JobsSeen) -> list[Path]:
+        """The files, or patterns, that the run's output goes to."""
+        logs = [self.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
+        return logs if self.source_log is None else [*logs, self.source_log]

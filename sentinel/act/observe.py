@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from statistics import median
 from time import monotonic
 
 from sentinel.act.data_account import EndAccount
+from sentinel.act.fence import Fence
 from sentinel.act.folder_reader import FolderReader
-from sentinel.act.following import Following, References
-from sentinel.act.judge_cache import WHILE_READING, JudgeCache
+from sentinel.act.following import References
+from sentinel.act.judge_cache import JudgeCache
 from sentinel.act.liveness_evidence import Overlap, Witnessing, stranger
 from sentinel.act.neighbours import CauseSearch, Neighbours
 from sentinel.act.observation import Observation
-from sentinel.act.saved_files import quiet_s_of
-from sentinel.act.settings_seen import settings_seen, starts_of
-from sentinel.act.source import RereadSource, SampleCache
+from sentinel.act.settings_seen import settings_seen
+from sentinel.act.source_reader import SourceReader
 from sentinel.act.starts import begun_unix_s
 from sentinel.act.wall_clock import EventTimes
 from sentinel.adapters.state_files import KILL, PAUSED, holds
 from sentinel.durable import os_errors_named
-from sentinel.judge.history import Attempt, History, sentence_of
+from sentinel.judge.history import Attempt, sentence_of
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.verdict import UNAVAILABLE, Context, judge
+from sentinel.judge.verdict import Context, judge
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, OwnState, readings_of
 from sentinel.plan.incident.baseline import warmup_end
@@ -35,15 +32,12 @@ from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.observation import JobsSeen, Life, LivenessEvidence, PersonsWord
-from sentinel.plan.restart.in_place.parked import why_not_parked
-from sentinel.plan.restart.liveness import life_of, rollback_of, settles
+from sentinel.plan.restart.liveness import life_of, rollback_of
 from sentinel.plan.starts.certificate import spoilt_spans, standing_attempt, taken_back
 from sentinel.plan.turn_bisect import asks_for_cause
-from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
+from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
-
-log = logging.getLogger(__name__)
 
 
 class Observer:
@@ -68,26 +62,22 @@ class Observer:
         self._name = name
         self.folders = FolderReader(neighbours, room_for_saves)
         self._policy = policy or Policy()
-        source = neighbours.source
-        self._source = source if isinstance(source, RereadSource) else SampleCache(source)
-        self._history = History(again=self._source.again)
-        self._has_read = False
+        self._reader = SourceReader(neighbours.source, thresholds, planned, cache)
+        self._history, self._following = self._reader.history, self._reader.following
         self._references = references or References()
-        self._cache = cache
-        self._following = Following(self._history, thresholds, planned, *([cache.earlier] if cache else []))
         self._overlap = Overlap()
         self._times = EventTimes()
         board = neighbours.tensorboard
         self._witnessing = Witnessing(
             neighbours.state_dir, neighbours.checkpoints.files, board.folder if board is not None else None
         )
-        self._quiet_s = thresholds.quiet_s or quiet_s_of(neighbours.checkpoints.files.path)
-        self._end_account = EndAccount(neighbours.state_dir, source, name)
+        self.fence = Fence(neighbours, self._reader, self._witnessing, thresholds)
+        self._end_account = EndAccount(neighbours.state_dir, neighbours.source, name)
 
     @property
     def started(self) -> tuple[RunStarted, ...]:
         """What the attempts reported at their starts, the newest last."""
-        return starts_of(self._history)
+        return self._reader.started
 
     @property
     def newest_attempt(self) -> int | None:
@@ -100,13 +90,7 @@ class Observer:
         remember of the checkpoints counts; what acts, acts on such a look."""
         began_s = monotonic()
         self._following.compare_with(self._references.at(began_s))
-        if not self._has_read:  # what there is to read may be long: what is looked for in it is better known before
-            if self._cache is not None:
-                self._cache.restore(self._source, self._following)
-            self._following.expect(self._near.checkpoints.steps())
-        begins, unavailable = not self._has_read, self._read()
-        self._following.catch_up()
-        self.keep_state(at_once=begins)
+        unavailable = self._reader.read_and_judge(self._near.checkpoints.steps)
         attempt = self._history.latest
         jobs = self._near.launcher.look(self.started)
         events, now_unix_s = self._times.of(self._near.incident_log.read(), now_unix_s)
@@ -116,66 +100,8 @@ class Observer:
         return Observation(history=self._history, series=self._following.series, facts=facts)
 
     def keep_state(self, *, at_once: bool = False) -> None:
-        """Lets the next start go on from what was read so far, where that is worth while; see JudgeCache."""
-        if self._cache is not None and self._has_read:
-            self._cache.keep(self._following, at_once=at_once)
-
-    def fenced(self, except_for: str | None, *, or_parked: bool = False) -> None:
-        """Looks at all evidence afresh; JobStillAlive unless all is gone but what was started for `except_for`.
-        `or_parked`: or is parked for that rollback."""
-        alive: JobStillAlive | None = None
-        try:
-            self._near.launcher.fenced(self.started, except_for)
-        except JobStillAlive as error:
-            if not or_parked:
-                raise
-            alive = error
-        found = self.witnesses()  # the launcher has been asked just now
-        known = life_of(found, except_for=except_for)
-        if known.life is not Life.GONE and not (or_parked and known.life is Life.PARKED):
-            raise alive or JobStillAlive(known.sentence)
-        if (why := settles(found, except_for=except_for)) is not None:
-            raise JobStillAlive(why)
-        if known.life is Life.PARKED:
-            return
-        if alive is not None:
-            raise alive
-        if (answers := self._witnessing.answers(self._history, except_for)) is not None:
-            raise JobStillAlive(answers)
-
-    def not_parked(self, rollback: str) -> str | None:
-        """Why the newest attempt is not parked for that rollback, by all witnesses, asked afresh; None where it is."""
-        self._read()
-        return why_not_parked(self.witnesses(), rollback)
-
-    def parked_process(self) -> int | None:
-        """The number of the newest attempt's process, where it is parked and seen alive on this machine."""
-        parked, newest = self._witnessing.parked(self._history), self._history.latest
-        if parked is None or parked.process is None or parked.process.life is not Life.ALIVE:
-            return None
-        return newest.started.pid if newest is not None and newest.started is not None else None
-
-    def witnesses(self) -> LivenessEvidence:
-        """Asked afresh: nothing remembered may fence."""
-        return self._liveness(self._near.launcher.look(self.started), fresh=True)
-
-    def _liveness(self, jobs: JobsSeen, *, fresh: bool) -> LivenessEvidence:
-        attempts, thresholds = self._witnessing.attempts(self._history, jobs), self._thresholds
-        enough_s, newest = min(thresholds.gone_after_s, self._quiet_s), self._history.latest
-        times = [s.step_time_s for s in newest.samples[-100:] if s.step_time_s is not None] if newest else []
-        parked = self._witnessing.parked(self._history)
-        asked = {"fresh": fresh, "parked": parked is not None}
-        return LivenessEvidence(
-            jobs=jobs,
-            attempts=attempts,
-            parked=parked,
-            files_seen=self._witnessing.files_seen(attempts, jobs, self._logs(jobs), enough_s, **asked),
-            heartbeats=self._witnessing.heartbeats(jobs, **asked),
-            gone_after_s=thresholds.gone_after_s,
-            stalled_after_s=thresholds.stalled_after_s,
-            quiet_s=self._quiet_s,
-            step_time_s=median(times) if times else None,
-        )
+        """See `SourceReader.keep_state`."""
+        self._reader.keep_state(at_once=at_once)
 
     @os_errors_named("the run's folders")
     def keep_jobs(self) -> None:
@@ -209,7 +135,7 @@ class Observer:
         incidents = fold(events)
         folders = self.folders.read(incidents, room=room, fresh=fresh)
         liveness = replace(
-            self._liveness(jobs, fresh=fresh),
+            self.fence.evidence(jobs, fresh=fresh),
             overlap=self._overlap.sentence(self._history),
             stranger=stranger(self.started, self._name) if folders.checkpoints else None,
             starts_unix_s=begun_unix_s(events),
@@ -260,29 +186,6 @@ class Observer:
             return facts
         return facts.changed(bisect=self.bisects.seen(incident, self._history, facts))
 
-    def _read(self) -> str | None:
-        """Takes what is new in the source. Why it can't, where it can't: a filesystem or a Prometheus that is away, a
-        log that can be read in two ways."""
-        try:
-            for _ in range(1 if self._has_read else 2):  # as read_all: a source may hold its newest step until then
-                for n, record in enumerate(self._source.new(), 1):
-                    self._history.push(record)
-                    self._following.take(record)
-                    if n % WHILE_READING == 0 and self._cache is not None:
-                        self._cache.keep(self._following)
-            self._has_read = True
-        except (OSError, ScrapeError) as error:
-            log.warning("the readings can't be read: %s", error)
-            return UNAVAILABLE
-        except ConfigError as error:
-            return f"the log is not judged, the state of the run is unknown: {error}"
-        return None
-
-    def _logs(self, jobs: JobsSeen) -> list[Path]:
-        near = self._near
-        logs = [near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
-        return logs if near.source_log is None else [*logs, near.source_log]
-
     def _context(
         self,
         now_unix_s: float,
@@ -309,7 +212,7 @@ class Observer:
             unclosed=self._end_account.unclosed(self._history, attempt, incidents),
             job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, now_unix_s),
             **self._witnessing.times(
-                *(self._history, self._near.source_log, self._logs(jobs)),
+                *(self._history, self._near.source_log, self._near.logs(jobs)),
                 now_unix_s=now_unix_s,
                 enough_s=self._thresholds.stalled_after_s,
                 fresh=fresh,

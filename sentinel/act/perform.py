@@ -120,7 +120,7 @@ class Performer:
     own: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
-        self._trainer = ParkedTrainer(self.neighbours.state_dir, self.observer.not_parked)
+        self._trainer = ParkedTrainer(self.neighbours.state_dir, self.observer.fence.not_parked)
 
     def __call__(self, action: Action) -> None:
         near, started = self.neighbours, self.observer.started
@@ -163,13 +163,13 @@ class Performer:
         """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone. Files
         also move while the trainer is parked for the rollback: `Resume` looks for that by itself."""
         if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb):
-            self.observer.fenced(action.rollback, or_parked=True)
+            self.observer.fence.check(action.rollback, or_parked=True)
         elif isinstance(action, StartJob):
-            self.observer.fenced(action.rollback)
+            self.observer.fence.check(action.rollback)
         elif isinstance(action, FollowBisect):  # the job's nodes are the probes'
-            self.observer.fenced(None)
+            self.observer.fence.check(None)
         elif isinstance(action, WriteOverrides):
-            self.observer.fenced(action.overrides.rollback, or_parked=True)
+            self.observer.fence.check(action.overrides.rollback, or_parked=True)
 
     def _tell_trainer(self, action: WriteOverrides | AskForSave | Park | Resume | Release) -> None:
         match action:
@@ -198,7 +198,7 @@ class Performer:
                 action.at,
                 incident=action.incident,
                 rollback=action.rollback,
-                parked=self.observer.parked_process(),
+                parked=self.observer.fence.parked_process(),
             )
             for sentence in report.sentences():
                 log.warning("TensorBoard: %s", sentence)

@@ -19,7 +19,7 @@ from sentinel.plan.incident.log_outcomes import UNDO, Intent
 from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import FIRST, RECENT, Ancestor, Start, StartAudit, Trail, audits_of
 from sentinel.plan.starts.checks import audit
-from sentinel.plan.starts.epochs import stops_before
+from sentinel.plan.starts.position import stops_before
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 

@@ -97,7 +97,7 @@ def _perform(
     taken = [r for r in incident.rollbacks if r.begun and not r.taken_back and only in (None, r)]
     check_place(incident, taken, near.checkpoints, without_missing=without_missing)
     wait()
-    seen = observer.witnesses()
+    seen = observer.fence.witnesses()
     if (why := hindered(seen) or settles(seen)) is not None:
         raise JobStillAlive(why)
     rollback_id, jobs = only.id if only else None, tuple(w.id for w in seen.jobs.writers)
@@ -108,7 +108,7 @@ def _perform(
     observer.stop_probes([incident])
     near.launcher.stop(observer.started, None)
     wait()
-    observer.fenced(None)
+    observer.fence.check(None)
     ledger.record(replace(intent, moves=True))
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
         if rollback in taken:

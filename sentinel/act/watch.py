@@ -47,7 +47,7 @@ class Watch:
     _wall: WallClock = field(default_factory=WallClock, init=False)
 
     def __post_init__(self) -> None:
-        self._trainer = ParkedTrainer(self.near.state_dir, self.observer.not_parked)
+        self._trainer = ParkedTrainer(self.near.state_dir, self.observer.fence.not_parked)
         self._turns = KeptTurns(self.near.state_dir / "turns")
         self._pinning = Pinning(self.near.checkpoints, OwnPins(self.near.state_dir))
 

@@ -22,8 +22,10 @@ PARKED_TOO_LONG = "parked too long"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    rollback: str  # Which restart of which incident, as in overrides.json
-    attempt: Annotated[int, AT_LEAST_1]  # The attempt that is to park, or is parked
+    rollback: str
+    """Which restart of which incident, as in overrides.json."""
+    attempt: Annotated[int, AT_LEAST_1]
+    """The attempt that is to park, or is parked."""
 
     def __post_init__(self) -> None:
         checked_name(self.rollback, "rollback")
@@ -38,11 +40,13 @@ class ParkRequest(_Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeRequest(_Request):
-    """Begin a new attempt in the same process, from `target`, with overrides.json."""
+    """What a loop's `reload` gets: begin a new attempt in the same process, from `target`, with overrides.json."""
 
-    # The checkpoint's tag, which `latest` names as well; None from scratch; memory:STEP: a state in the ranks' memory.
     target: str | None
-    global_step: Annotated[int, COUNT]  # Its step; 0 from scratch
+    """The tag of the checkpoint, which `latest` names as well; None: from scratch. `memory:STEP`: a state in the ranks'
+    memory."""
+    global_step: Annotated[int, COUNT]
+    """The step of the target; 0 from scratch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

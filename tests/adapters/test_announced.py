@@ -73,7 +73,7 @@ def test_nothing_is_moved_while_the_newest_attempts_exporter_answers(tmp_path: P
     time.sleep(0.01)
     observer = Observer(wiring.neighbours_of(config), config.judge)
     observer.look(time.time())
-    observer.fenced(None)
+    observer.fence.check(None)
     announce(exporter, tmp_path / "s" / "scrape.json", LABELS)
     with pytest.raises(JobStillAlive, match="the exporter of attempt 1 answers"):
-        observer.fenced(None)
+        observer.fence.check(None)

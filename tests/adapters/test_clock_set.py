@@ -115,7 +115,7 @@ def test_a_failure_that_lasts_is_told_in_time_although_the_clock_is_set(tmp_path
     near = SimpleNamespace(checkpoints=None, state_dir=tmp_path)
     watch = Watch(
         cast("Any", near),
-        cast("Observer", SimpleNamespace(look=fails, not_parked=fails)),
+        cast("Observer", SimpleNamespace(look=fails, fence=SimpleNamespace(not_parked=fails))),
         cast("Any", None),
         Policy(confirm_within_s=60.0),
         Ledger(lambda e: told.append(e.to_json()), clocks.now, lambda _: None),

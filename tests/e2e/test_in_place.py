@@ -251,35 +251,35 @@ def test_the_fence_lets_a_parked_trainer_be_and_no_other(run: Path) -> None:
     configured(run)
     with training(run):
         observer = asked_to_park(run)
-        until(lambda: settles(observer.witnesses(), except_for="incident-1-r1") is None)
-        observer.fenced("incident-1-r1", or_parked=True)
+        until(lambda: settles(observer.fence.witnesses(), except_for="incident-1-r1") is None)
+        observer.fence.check("incident-1-r1", or_parked=True)
         for rollback, or_parked in (("incident-1-r1", False), ("incident-1-r2", True), (None, False)):
             with pytest.raises(JobStillAlive):
-                observer.fenced(rollback, or_parked=or_parked)
+                observer.fence.check(rollback, or_parked=or_parked)
         with training(run):  # a second one, that a person has started meanwhile
             until(lambda: len(records(run, 2)) > 1)
             with pytest.raises(JobStillAlive):
-                observer.fenced("incident-1-r1", or_parked=True)
+                observer.fence.check("incident-1-r1", or_parked=True)
 
 
 def test_a_trainer_that_goes_on_writing_its_log_is_not_parked(run: Path) -> None:
     configured(run)
     with training(run, "restless"):
         observer = asked_to_park(run)
-        until(lambda: "job.log was written" in (observer.not_parked("incident-1-r1") or ""))
+        until(lambda: "job.log was written" in (observer.fence.not_parked("incident-1-r1") or ""))
         with pytest.raises(JobStillAlive):
-            observer.fenced("incident-1-r1", or_parked=True)
+            observer.fence.check("incident-1-r1", or_parked=True)
 
 
 def test_a_record_after_the_one_that_said_parked_is_seen_on_the_disk_at_once(run: Path) -> None:
     configured(run)
     with training(run) as process:
         observer = asked_to_park(run)
-        assert observer.not_parked("incident-1-r1") is None
+        assert observer.fence.not_parked("incident-1-r1") is None
         process.send_signal(signal.SIGSTOP)  # it will say nothing more
         with (run / "state" / "attempts" / "0001.jsonl").open("a") as journal:
             journal.write('{"kind": "sample", ')  # begun, and not ended: no reader has taken it
-        assert observer.not_parked("incident-1-r1") == "the newest record of the newest attempt is not `parked`"
+        assert observer.fence.not_parked("incident-1-r1") == "the newest record of the newest attempt is not `parked`"
 
 
 def killed_after(run: Path, what: str) -> None:

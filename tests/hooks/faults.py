@@ -70,15 +70,15 @@ def no_loss_on_the_last_rank(hook: Hook, engine: Any) -> None:
 
 
 def fill_the_disk(hook: Hook, engine: Any) -> None:
-    if hook._outputs is not None:
+    if hook._reports.outputs is not None:
         full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, hook._outputs.journal._descriptor)
+        os.dup2(full, hook._reports.outputs.journal._descriptor)
         os.close(full)
 
 
 def hang_the_disk(hook: Hook, engine: Any) -> None:
     """A pipe that nobody reads, already full: every write waits for ever, as on a hung Lustre."""
-    if hook._outputs is not None:
+    if hook._reports.outputs is not None:
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         try:
@@ -86,21 +86,21 @@ def hang_the_disk(hook: Hook, engine: Any) -> None:
                 os.write(writer, b"x" * 4096)
         except BlockingIOError:
             os.set_blocking(writer, True)
-        os.dup2(writer, hook._outputs.journal._descriptor)
+        os.dup2(writer, hook._reports.outputs.journal._descriptor)
         hook.kept_open = reader  # type: ignore[attr-defined]
 
 
 def remove_the_state(hook: Hook, engine: Any) -> None:
     """As a person who cleans up; the writer looks after its file at once, and not after ten seconds."""
-    if hook._outputs is not None:
-        hook._outputs.journal._looks_s = 0.0
-        shutil.rmtree(hook._outputs.journal._path.parent.parent)
+    if hook._reports.outputs is not None:
+        hook._reports.outputs.journal._looks_s = 0.0
+        shutil.rmtree(hook._reports.outputs.journal._path.parent.parent)
 
 
 def break_the_exporter(hook: Hook, engine: Any) -> None:
     """Its thread gets an error in the place where it waits."""
-    if hook._outputs is not None:
-        hook._outputs.exporter._server._listening.shutdown(socket.SHUT_RDWR)
+    if hook._reports.outputs is not None:
+        hook._reports.outputs.exporter._server._listening.shutdown(socket.SHUT_RDWR)
         until(lambda: hook.errors)
 
 
@@ -307,7 +307,7 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         losses.append(str(loss.item()))
         engine.backward(loss)
         engine.step()
-    patience_s = hook._arrivals.patience_s if hook._arrivals is not None else None
+    patience_s = hook._readings.arrivals.patience_s if hook._readings.arrivals is not None else None
     if name == AGAIN:
         Meter.measure = begun  # type: ignore[method-assign]
         assert first.latest is None
@@ -324,7 +324,7 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         "case": name,
         "losses": losses,
         "errors": hook.errors,
-        "lost": hook._outputs.lost if hook._outputs else 0,
+        "lost": hook._reports.outputs.lost if hook._reports.outputs else 0,
         "said": said,
         "records": [json.loads(line) for line in lines],
         "patience_s": patience_s,

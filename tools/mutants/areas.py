@@ -65,7 +65,7 @@ AREAS: tuple[Area, ...] = (
         name="probes and witnesses",
         code=(
             *(f"sentinel/lab/probes/{name}.py" for name in ("guard", "at_work")),
-            *(f"sentinel/act/{name}.py" for name in ("starts", "witnesses")),
+            *(f"sentinel/act/{name}.py" for name in ("starts", "liveness_evidence", "fence")),
         ),
         tests=("tests/probes", "tests/daemon/test_overlap.py", "tests/adapters/test_perform.py"),
     ),

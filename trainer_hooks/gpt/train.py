@@ -1,5 +1,4 @@
 """The training loop. Read it from `Trainer.train` downwards; what it is fed is in data_path.py."""
-# ruff: noqa: T201 - a trainer's log is what it prints
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, TrainingSettings
 from sentinel.vocabulary.parking import memory_tag, step_in_memory
@@ -25,15 +23,15 @@ from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.arguments import deepspeed_config, users_own, with_free_options
 from trainer_hooks.gpt.attention import override_attention
 from trainer_hooks.gpt.data_path import DataPath
+from trainer_hooks.gpt.one_shot import apply_one_shot
 from trainer_hooks.gpt.process import Process
 from trainer_hooks.gpt.process import leave_out_unused_ops as leave_out_unused_ops
-from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.gpt.start_facts import start_facts
+from trainer_hooks.gpt.training_log import TrainingLog
 from trainer_hooks.gpt.validation import validation_loss
 from trainer_hooks.random_ltd import DataRank
-from trainer_hooks.restart import due
-from trainer_hooks.sample.adam_settings import AdamSettings, apply_once
+from trainer_hooks.sample.adam_settings import AdamSettings
 from trainer_hooks.sample.engine_calls import await_saves
 from trainer_hooks.sample.reading import Position
 
@@ -81,6 +79,7 @@ class Trainer:
         made = self.process.engine(settings, config, from_scratch=tag is None and in_memory is None)
         self.engine, self.model = made.engine, made.model
         self.memory = self.process.memory(settings, made.engine)
+        self.log = TrainingLog(settings.tensorboard, rank=self.rank)
         self.hook = attach(
             self.engine,
             state_dir=settings.state_dir,
@@ -110,17 +109,13 @@ class Trainer:
         settings = self.settings
         self.model.report_logits_to(self.hook.report_logits)
         self.progress, rng = checkpoint.load(self.engine, settings.save, self.memory, in_memory)
-        self.resumed_from = self.progress.step or None
-        self.resumed_tag = f"global_step{self.progress.step}" if in_memory is None else memory_tag(in_memory)
+        tag = f"global_step{self.progress.step}" if in_memory is None else memory_tag(in_memory)
+        self.resumed_tag = tag if self.progress.step else None
         self.saved_step = self.progress.step if in_memory is None else 0
         adam.impose(self.engine, self.standing)
         self.attention = override_attention(self.engine, self.model, self.standing)
         self.data = DataPath(
-            self.engine,
-            self.corpus,
-            self.schedules,
-            settings,
-            self.progress,
+            *(self.engine, self.corpus, self.schedules, settings, self.progress),
             skipped=self.standing.skipped or (),
             rank=DataRank(rank=self.rank, size=self.world),
             seen=self.hook.batch_seen,
@@ -128,8 +123,8 @@ class Trainer:
         self.hook.loss_minimum = LossMinimum.load(self.progress.loss_minimum)
         if rng is not None:
             restore_rng(rng)
-        self._apply_once()
-        self.scalars = self._open_scalars()
+        apply_one_shot(self.overrides, self.progress, self.data.order, self.engine, settings.precision)
+        self.log.open()
 
     def train(self) -> str:
         """Trains to the end, or until asked to stop; returns why it ended: finished, sigterm or kill_file; `parked too
@@ -162,7 +157,7 @@ class Trainer:
         """Waits with all ranks, no file open. An end while parked saves nothing: checkpoints may be on the move."""
         after = self.parking.park(close=self._close_files, report=self.hook.report_park, stop=self._stop_level)
         if after.ends is None:
-            self.scalars = self._open_scalars()
+            self.log.open()
         return after
 
     def _close_files(self) -> None:
@@ -170,18 +165,12 @@ class Trainer:
         self.hook.await_readings()
         if self.memory is not None:
             self.memory.settle(self.hook.report_memory)
-        if self.scalars is not None:
-            self.scalars.close()
-            self.scalars = None
-
-    def _open_scalars(self) -> Scalars | None:
-        return Scalars(self.settings.tensorboard) if self.settings.tensorboard and self.rank == 0 else None
+        self.log.close()
 
     def _close(self, reason: str) -> None:
         self.requests.close()
         self.hook.close(reason)
-        if self.scalars is not None:
-            self.scalars.close()
+        self.log.close()
         self.data.close()
         if self.attention is not None:
             self.attention.remove()
@@ -205,7 +194,7 @@ class Trainer:
             every = settings.validate_every_warming_up or max(1, every // 2)
         if every and (self.number % every == 0 or self._at_end()):
             self.validate()
-        unsaved = self.saved_step == 0 and self.resumed_from is not None  # from memory: `latest` names an earlier one
+        unsaved = self.saved_step == 0 and self.resumed_tag is not None  # from memory: `latest` names an earlier one
         if settings.save_interval and (self.number % settings.save_interval == 0 or unsaved):
             self.save()
         if self.memory is not None:
@@ -213,12 +202,7 @@ class Trainer:
             self.memory.at_boundary(self.engine, self.number, self.client_state, hook.report_memory, hook.guard)
 
     def _on_sample(self, sample: Sample) -> None:
-        if self.scalars is not None:
-            self.scalars.step(sample)
-        if sample.global_step % 10 == 0 or sample.global_step == 1:
-            took = f"{sample.step_time_s:.3f} s" if sample.step_time_s is not None else "first step"
-            where = f"step {sample.global_step}  loss {sample.loss:.4f}  lr {sample.lr:.3e}"
-            print(f"{where}  seqlen {sample.seqlen}  {took}", flush=True)
+        self.log.sample(sample)
 
     def validate(self) -> float:
         """Mean loss at full length over a fixed set of validation samples, nats; the same on any number of ranks."""
@@ -226,10 +210,7 @@ class Trainer:
         mean = validation_loss(self.engine, self.corpus, settings.validation_batches * settings.global_batch)
         self.data.warmup.validated(math.exp(min(mean, 700.0)), self.number)
         self.hook.validation(mean, self.corpus.seqlen)
-        if self.scalars is not None and self.hook.latest is not None:
-            self.scalars.validation(mean, self.hook.latest)
-        if self.rank == 0:
-            print(f"validation at step {self.number}: loss {mean:.4f}", flush=True)
+        self.log.validation(mean, self.number, self.hook.latest)
         return mean
 
     def _noted(self) -> checkpoint.Progress:
@@ -267,20 +248,9 @@ class Trainer:
             global_batch_samples=self.data.samples,
         )
 
-    def _apply_once(self) -> None:
-        """One-shot changes: only when resuming exactly at the anchor, and never a second time."""
-        progress = self.progress
-        once = due(self.overrides, progress, progress.step)
-        if once is None:
-            return
-        self.data.order.change(progress.consumed_samples, seed=once.seed, skip_samples=once.skip_samples)
-        if once.loss_scale is not None and self.settings.precision != "fp16":
-            raise OverridesError(f"overrides.json: loss_scale: only fp16 has one, not {self.settings.precision}")
-        apply_once(once, self.engine, progress, progress.step)
-
     def _report_start(self) -> None:
         self.hook.run_started(
-            resumed_from=self.resumed_from,
+            resumed_from=self.progress.step or None,
             in_place=self.resume is not None,
             can_park=self.can_park,
             **start_facts(
@@ -290,11 +260,7 @@ class Trainer:
                 full_seqlen=self.corpus.seqlen,
             ),
         )
-        if self.rank == 0:
-            whence = f"from {self.resumed_tag}" if self.resumed_from else "from scratch"
-            skipped = f", {self.data.order.skipped_samples} samples skipped" if self.data.order.skipped else ""
-            whence = f"in place, {whence}" if self.resume is not None else whence
-            print(f"attempt {self.hook.attempt}, {whence}, seed {self.data.order.seed}{skipped}", flush=True)
+        self.log.started(self.hook.attempt, self.resumed_tag, self.data.order, in_place=self.resume is not None)
 
     def _at_end(self) -> bool:
         settings, progress = self.settings, self.progress

@@ -9,10 +9,9 @@ from sentinel.judge.history import Attempt, History
 from sentinel.plan.account.account import Account, DataFault, DataLedger
 from sentinel.plan.incident.incident import Proof, Rollback
 from sentinel.plan.starts.audit import EPOCH, FIRST, NEXT_EPOCH, RECENT, REPLAYED, SKIPPED, Ancestor, Start, Trail
-from sentinel.plan.starts.checks import position
 from sentinel.plan.starts.curves import data
-from sentinel.plan.starts.epochs import epochs, stops_before
 from sentinel.plan.starts.evidence import FIRST_STEPS
+from sentinel.plan.starts.position import epochs, position, stops_before
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
 OF_THE_DATA = frozenset({EPOCH, NEXT_EPOCH, REPLAYED, SKIPPED})

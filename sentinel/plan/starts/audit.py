@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from sentinel.plan.choose.mitigation import changed_keys
 from sentinel.plan.incident.baseline import baseline_of
@@ -28,9 +29,8 @@ ROUNDED = "moments rounded"
 ACCUMULATION, PART = "accumulation changed", "part of a batch skipped"
 SKIPPED, REPLAYED, EPOCH = "samples skipped", "samples replayed", "data from epoch start"
 NEXT_EPOCH = "epoch skipped"
-SPOILS = frozenset(
-    {WRONG, SHARD, MOMENTS, SHARDS, LAYERS, PARTLY, FIRST_MOMENT, ADAM_STEP}
-)  # faults that make another model of what is saved next
+# Faults that make another model of what is saved next
+SPOILS = frozenset({WRONG, SHARD, MOMENTS, SHARDS, LAYERS, PARTLY, FIRST_MOMENT, ADAM_STEP})
 
 
 class Trail:
@@ -39,40 +39,34 @@ class Trail:
     def __init__(self, samples: Iterable[Sample] = ()) -> None:
         self.steps, self.digests = array("q"), array("q")
         self.variances, self.lrs, self.epochs = array("d"), array("d"), array("f")
+        self.columns: tuple[array[Any], ...] = (self.steps, self.digests, self.variances, self.lrs, self.epochs)
         for sample in samples:
             self.add(sample)
 
     def add(self, sample: Sample) -> None:
         self._add(sample.global_step, sample.batch_digest, sample.adam_variance_l1, sample.lr, sample.epoch)
 
-    def _add(
-        self,
-        step: int,
-        digest: int | None,
-        variance: float | None = None,
-        lr: float | None = None,
-        epoch: float | None = None,
-    ) -> None:
+    def _add(self, step: int, digest: int | None, sqrt_v: float | None, lr: float | None, epoch: float | None) -> None:
         self.steps.append(step)
-        self.epochs.append(-1.0 if epoch is None else epoch)
         self.digests.append(-1 if digest is None else digest)
-        self.variances.append(-1.0 if variance is None else variance)
+        self.variances.append(-1.0 if sqrt_v is None else sqrt_v)
         self.lrs.append(-1.0 if lr is None else lr)
+        self.epochs.append(-1.0 if epoch is None else epoch)
 
     def note(self, sample: Sample) -> None:
         """The step, its batch and its epoch alone."""
-        self._add(sample.global_step, sample.batch_digest, epoch=sample.epoch)
+        self._add(sample.global_step, sample.batch_digest, None, None, sample.epoch)
 
     def cut(self, length: int) -> None:
         """Takes back what was added after the first `length` steps."""
-        for column in (self.steps, self.digests, self.variances, self.lrs, self.epochs):
+        for column in self.columns:
             del column[length:]
 
     def foresee(self, step: int, digests: Iterable[int]) -> None:
         """What the steps after that one would be trained on, where they were not made."""
         for after, digest in enumerate(digests, step + 1):
             if not self.steps or after > self.steps[-1]:
-                self._add(after, digest)
+                self._add(after, digest, None, None, None)
 
     def lr(self, step: int) -> float | None:
         at = self._index(step)
@@ -175,29 +169,19 @@ class StartAudit:
         return self.fault in SPOILS
 
 
+_RECORDED_AS_IT_IS = ("attempt", "resumed_from", "fault", "reason")
+
+
 def audited(found: StartAudit) -> StartAudited:
     """For the incident log."""
-    return StartAudited(
-        incident=None,
-        attempt=found.attempt,
-        resumed_from=found.resumed_from,
-        verdict=str(found.verdict),
-        fault=found.fault,
-        reason=found.reason,
-        checks=tuple(check.recorded for check in found.checks),
-    )
+    same, checks = {n: getattr(found, n) for n in _RECORDED_AS_IT_IS}, tuple(check.recorded for check in found.checks)
+    return StartAudited(incident=None, **same, verdict=str(found.verdict), checks=checks)
 
 
 def audits_of(events: tuple[IncidentEvent, ...]) -> Mapping[int, StartAudit]:
     """Attempt -> its audit, as the incident log has it."""
     return {
-        e.attempt: StartAudit(
-            attempt=e.attempt,
-            resumed_from=e.resumed_from,
-            verdict=Continued(e.verdict),
-            reason=e.reason,
-            fault=e.fault,
-        )
+        e.attempt: StartAudit(**{n: getattr(e, n) for n in _RECORDED_AS_IT_IS}, verdict=Continued(e.verdict))
         for e in events
         if isinstance(e, StartAudited)
     }

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sentinel.judge.events import Event as JudgeEvent
-from sentinel.judge.events import EventKind
+from sentinel.judge.events import Event, EventKind
 from sentinel.judge.history import Attempt, History
 from sentinel.plan.facts import Facts
 from sentinel.plan.incident.events import fold
@@ -53,10 +52,10 @@ def spoilt_spans(history: History, events: tuple[IncidentEvent, ...]) -> tuple[S
     for attempt, until in history.descent(latest):
         found = audits.get(attempt.number)
         if found is not None and found.spoils:
-            first, last = found.resumed_from + 1, found.resumed_from + REBUILT_STEPS
-            span = (first, last if until is None else min(last, until))
+            rebuilt = found.resumed_from + REBUILT_STEPS
+            last = rebuilt if until is None else min(rebuilt, until)
             why = f"attempt {found.attempt} did not continue the run: {found.reason}"
-            spans.append(SpoiltSpan(first_step=span[0], last_step=span[1], reason=why))
+            spans.append(SpoiltSpan(first_step=found.resumed_from + 1, last_step=last, reason=why))
     return tuple(spans)
 
 
@@ -103,7 +102,7 @@ def _of(attempt: Attempt) -> str | None:
 def certificates(
     facts: Facts,
     history: History,
-    judged: Collection[JudgeEvent],
+    judged: Collection[Event],
     events: tuple[IncidentEvent, ...],
     *,
     pinned: Collection[str],
@@ -136,7 +135,7 @@ def certificates(
     return tuple(made)
 
 
-def verdict_at(step: int, facts: Facts, judged: Iterable[JudgeEvent]) -> tuple[str | None, str | None]:
+def verdict_at(step: int, facts: Facts, judged: Iterable[Event]) -> tuple[str | None, str | None]:
     """The judge's verdict on the step, and what speaks against it; (None, a sentence) where no reading is known, or the
     audit of its start is not over."""
     if step not in facts.readings.positions:
@@ -144,15 +143,11 @@ def verdict_at(step: int, facts: Facts, judged: Iterable[JudgeEvent]) -> tuple[s
     if (found := facts.readings.unhealthy_at(step)) is not None:
         pending = isinstance(found, SpoiltSpan) and found.pending
         return (None if pending else "diverged"), found.reason
-    at = [e for e in judged if _covers(e, step)]
+    at = [e for e in judged if e.onset_range[0] <= step and (e.end_step is None or step < e.end_step)]
     if diverged := [e for e in at if e.recommend_rollback]:
         return "diverged", diverged[0].reason
     spiked = any(e.kind is EventKind.SPIKE for e in at)
     return ("spike" if spiked else "healthy"), None
-
-
-def _covers(event: JudgeEvent, step: int) -> bool:
-    return event.onset_range[0] <= step and (event.end_step is None or step < event.end_step)
 
 
 def _read_whole(events: Iterable[IncidentEvent]) -> frozenset[str]:

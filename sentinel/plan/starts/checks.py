@@ -33,30 +33,17 @@ contradictions the likeliest cause is named: what was loaded comes before what f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 from sentinel.plan.incident.baseline import baseline_of
 from sentinel.plan.incident.incident import Proof
-from sentinel.plan.starts.audit import (
-    ACCUMULATION,
-    EPOCH,
-    FIRST,
-    REPLAYED,
-    SKIPPED,
-    SPOILS,
-    WRONG,
-    Ancestor,
-    Continued,
-    Start,
-    StartAudit,
-)
+from sentinel.plan.starts.audit import ACCUMULATION, FIRST, SPOILS, WRONG, Ancestor, Continued, Start, StartAudit
 from sentinel.plan.starts.compared.losses import gradient, loss
 from sentinel.plan.starts.compared.state import state
 from sentinel.plan.starts.curves import data, learning_rate
-from sentinel.plan.starts.epochs import EPOCH_END, epoch_samples, epochs
 from sentinel.plan.starts.evidence import FIRST_STEPS, Evidence
-from sentinel.plan.starts.proof import Check, confirmed, contradicted, outcome, prove, silent
+from sentinel.plan.starts.position import EPOCH_END, epochs, position
+from sentinel.plan.starts.proof import Check, confirmed, contradicted, prove, silent
 from sentinel.vocabulary.training_settings import difference, settings_of
 
 SCRATCH, TORN = "started from scratch", "newest checkpoint torn"
@@ -84,60 +71,6 @@ def whence(start: Start) -> Iterator[Check]:
         yield contradicted(TORN if torn else WRONG, newest.global_step, at, why)
 
 
-def position(start: Start, ancestor: Ancestor) -> Iterator[Check]:
-    """The first step, and the samples consumed before it."""
-    if not start.samples:
-        return
-    first, saved, at = start.samples[0], ancestor.at(start.resumed_from), start.resumed_from
-    if first.global_step <= at:
-        why = f"its first step is {first.global_step}, and the checkpoint is of step {at}"
-        yield contradicted(REPLAYED, at + 1, first.global_step, why)
-    before = saved.consumed_samples if saved is not None else None
-    if before is None or first.consumed_samples is None or first.global_batch_samples is None:
-        yield silent("position", "consumed samples are not reported")
-        return
-    made = max(1, first.global_step - at)  # the first of them are not reported where a log has every tenth step
-    if made > 1 and saved is not None and saved.global_batch_samples not in (None, first.global_batch_samples):
-        yield silent("position", "the batch has changed in steps that are not reported")
-        return
-    if not _grows_by_batches(ancestor):
-        yield silent("position", "consumed samples do not grow by the samples of a step")
-        return
-    begun, skips = first.consumed_samples - made * first.global_batch_samples, bool(start.started.skipped_samples)
-    if made > 1 and 0 < abs(begun - before) < first.global_batch_samples:
-        yield silent("position", "how large the batches were that are not reported is not known")
-    elif begun < before:
-        why = f"{before} samples were consumed at step {at}, and it goes on from sample {begun}"
-        yield contradicted(EPOCH if begun == 0 else REPLAYED, before, begun, why)
-    elif begun > before and not skips and "skip_samples" not in start.decided:
-        yield _passed_over(start, ancestor, before, begun)
-    else:
-        yield confirmed("position")
-
-
-def _grows_by_batches(ancestor: Ancestor) -> bool:
-    """Whether consumed samples have grown by a step's samples at any of the last steps; True where none are at hand."""
-    pairs = [
-        (after.consumed_samples - before.consumed_samples, after.global_batch_samples)
-        for before, after in pairwise(ancestor.recent[-FIRST_STEPS:])
-        if before.consumed_samples is not None and after.consumed_samples is not None
-        if after.global_step == before.global_step + 1
-    ]
-    return not pairs or any(grown == batch for grown, batch in pairs)
-
-
-def _passed_over(start: Start, ancestor: Ancestor, before: int, begun: int) -> Check:
-    """Less than a batch at an epoch's end is what drop_last leaves out, where it is counted."""
-    first, length = start.samples[0], epoch_samples(start, ancestor)
-    if begun - before < (first.global_batch_samples or 0) and length != 0:
-        if length is None:
-            return silent("position", "less than a batch was passed over, and the length of an epoch is not reported")
-        if before // length < (first.consumed_samples or 0) // length:
-            return confirmed("position")
-    why = f"{begun - before} samples after step {start.resumed_from} were not trained on"
-    return contradicted(SKIPPED, before, begun, why)
-
-
 def override(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     """What a rung has decided, by the proof of rollbacks. A trainer that reads no overrides.json is not asked."""
     rollback, before = start.rollback, ancestor.started
@@ -148,9 +81,9 @@ def override(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     evidence = Evidence(started=start.started, samples=first, before=before, lr_before=lr_before)
     checks = prove(rollback, evidence, baseline_of(before))
     wrong = [check for check in checks if check.answer is Proof.CONTRADICTED]
-    if outcome(checks) is not Proof.CONTRADICTED:
+    if not wrong:
         yield confirmed("override")
-    elif wrong:
+    else:
         named = "; ".join(f"{check.what} should be {check.expected!r} and is {check.reported!r}" for check in wrong[:3])
         yield contradicted(IGNORED, rollback.id, None, f"{rollback.id} was decided: {named}")
 
@@ -177,7 +110,8 @@ def settings(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         return
     before, now = baseline_of(ancestor.started), baseline_of(start.started)
     names = [name for name in difference(before, now) if name not in _BY_VALUE and getattr(before, name) is not None]
-    names += [n for n in ("seed", "full_seqlen", "precision") if _differ(getattr(before, n), getattr(now, n))]
+    pairs = ((n, getattr(before, n), getattr(now, n)) for n in ("seed", "full_seqlen", "precision"))
+    names += [n for n, was, is_now in pairs if None not in (was, is_now) and was != is_now]
     sampled = _batch_changed(start, ancestor)
     for name in [*names, *sampled]:
         if name in start.decided:
@@ -198,10 +132,6 @@ def accumulation(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     if was * now == is_now * before:
         why = f"a step had {before} micro-batches with {was} samples and has {now} with {is_now}"
         yield contradicted(ACCUMULATION, before, now, f"{why}; nothing has decided that")
-
-
-def _differ(was: object, now: object) -> bool:
-    return was is not None and now is not None and was != now
 
 
 def _batch_changed(start: Start, ancestor: Ancestor) -> dict[str, tuple[int, int]]:

@@ -8,8 +8,8 @@ from itertools import accumulate
 
 from sentinel.plan.incident.incident import Proof
 from sentinel.plan.starts.audit import EPOCH, FIRST, PART, REPLAYED, SKIPPED, Ancestor, Start
-from sentinel.plan.starts.epochs import EPOCH_END, epoch_ended, of_another_epoch
 from sentinel.plan.starts.evidence import FIRST_STEPS, PRINTED
+from sentinel.plan.starts.position import EPOCH_END, OTHER_DATA, epoch_ended, of_another_epoch
 from sentinel.plan.starts.proof import Check, confirmed, contradicted, silent
 from sentinel.vocabulary.codec import read
 from sentinel.vocabulary.pacing import LrSchedule
@@ -23,18 +23,15 @@ _SUDDEN = 0.1  # share by which the first LR may differ from the last one before
 _MOST_SHIFT = 64
 _LAST = 5  # steps before a start that tell whether epochs repeat one another
 _PART_STEPS = 16  # whose digests tell a part of a batch that was left out from another order
-_PART_SHARE = (
-    0.035  # see _part_of_a_batch: 1 to 2 % of other orders look like one, of parts 50 % (12 steps) to 90 % (19)
-)
+# See _part_of_a_batch: 1 to 2 % of other orders look like one, of parts 50 % (12 steps) to 90 % (19)
+_PART_SHARE = 0.035
 Curve = Callable[[int], float | None]
-
-_OTHER_DATA = frozenset({"seed", "skip_samples", "curriculum", "batch_size", "seqlen", "shorten", "skipped"})
 
 
 def data(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     """The batches' digests against those of the same steps, and of all steps before."""
     now = {s.global_step: s.batch_digest for s in start.samples if s.batch_digest is not None}
-    if start.decided & _OTHER_DATA:
+    if start.decided & {*OTHER_DATA, "seed"}:
         yield silent("data order", "a rung changes it")
         return
     if len(now) < FIRST_STEPS or not any(digest >= 0 for digest in ancestor.trail.digests):
@@ -51,13 +48,11 @@ def data(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         if len(same) == len(now) < _PART_STEPS and not start.over:
             yield silent("data order", f"its fault is named after {_PART_STEPS} steps")
             return
-        known = [now[step] - digest for step, digest in sorted(again.items()) if digest is not None]
-        if _part_of_a_batch(known):
-            why = f"its first {len(known)} batches are those of the same steps before, moved by a part of a batch"
-            yield contradicted(PART, again.get(at + 1), now.get(at + 1), why)
-            return
-        why = f"none of its first {len(same)} batches is the one that the same step was trained on before"
-        yield contradicted(ORDER, again.get(at + 1), now.get(at + 1), why)
+        fault, why = ORDER, f"none of its first {len(same)} batches is the one that the same step was trained on before"
+        if _part_of_a_batch([now[step] - digest for step, digest in sorted(again.items()) if digest is not None]):
+            moved = "are those of the same steps before, moved by a part of a batch"
+            fault, why = PART, f"its first {len(same)} batches {moved}"
+        yield contradicted(fault, again.get(at + 1), now.get(at + 1), why)
     else:
         yield silent("data order", "the batches after the checkpoint are not known from before")
 
@@ -179,10 +174,9 @@ def _misplaced(
 
     if stands(lambda s: s - at):
         return contradicted(LOST, known[step], now[step], f"{told}: the schedule begins again from step 1")
-    if len({round(lr / max(now.values()), 6) for lr in now.values()}) == 1 and now[step] > known[step]:
-        peak = max([*ancestor.trail.lrs, 0.0])
-        if now[step] >= peak * (1 - PRINTED):
-            return contradicted(LOST, known[step], now[step], f"{told}: it stays there, without a schedule")
+    steady = len({round(lr / max(now.values()), 6) for lr in now.values()}) == 1
+    if steady and now[step] > known[step] and now[step] >= max([*ancestor.trail.lrs, 0.0]) * (1 - PRINTED):
+        return contradicted(LOST, known[step], now[step], f"{told}: it stays there, without a schedule")
     if stands(lambda s: at + 2 * (s - at)) or stands(lambda s: 2 * s) or stands(lambda s: at + 2 * (s - at) - 1):
         return contradicted(TWICE, known[step], now[step], f"{told}: the schedule makes two steps for each")
     for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
@@ -204,9 +198,8 @@ def _by_the_last_ones(ancestor: Ancestor, now: Mapping[int, float]) -> Check:
         why = f"the learning rate was {high:.4g} at step {end} and is {now[first]:.4g} at step {first}"
         begun = [(now[s], lr) for s in sorted(now)[: _FEW_LRS - 1] if (lr := ancestor.trail.lr(s - end)) is not None]
         again = bool(begun) and all(_same(here, past) for here, past in begun)
-        peak = max([*ancestor.trail.lrs, 0.0])
-        begins = again or (len(set(now.values())) == 1 and now[first] >= peak * (1 - PRINTED))
-        return contradicted(LOST if begins else OTHER_LR, high, now[first], why)
+        steady = len(set(now.values())) == 1 and now[first] >= max([*ancestor.trail.lrs, 0.0]) * (1 - PRINTED)
+        return contradicted(LOST if again or steady else OTHER_LR, high, now[first], why)
     if len(now) >= 2 * _FEW_LRS and (twice := _two_steps_for_each(ancestor, now)) is not None:
         return contradicted(TWICE, high, now[max(now)], twice)
     return Check("learning rate", high, now[first], found=Proof.CONFIRMED)

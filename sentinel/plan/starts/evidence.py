@@ -62,7 +62,7 @@ class SettingFinding:
     answer: Proof
     seen: Any = None  # what was seen instead, or in confirmation; None where nothing was
     why: str | None = None  # how the answer was come to, as a phrase, where `seen` does not tell
-    expected: Any = None  # what should have been seen, where that is not the wanted value itself
+    expected: Any = None  # what should have been seen, where that is told
 
 
 def find(setting: str, wanted: float, evidence: Evidence) -> SettingFinding:
@@ -92,26 +92,20 @@ def _measured(setting: str, wanted: float, evidence: Evidence) -> SettingFinding
         case "lr":
             return _lr(wanted, evidence)
         case "min_lr":
-            return _equal(wanted, (evidence.reported("lr_schedule") or {}).get("minimum"))
+            return exactly(wanted, (evidence.reported("lr_schedule") or {}).get("minimum"))
         case "lr_warmup_steps":
             return _lr_warmup(wanted, evidence)
         case "clip_grad":
-            found = _equal(wanted, evidence.reported("gradient_clipping"))
+            found = exactly(wanted, evidence.reported("gradient_clipping"))
             return replace(found, why=CLIPPING) if found.answer is Proof.NOT_VERIFIED else found
         case "loss_scale":  # an overflow may have lowered it since the start, and it rises only after hundreds of steps
             told = evidence.reported("loss_scale")
-            return _at_most(wanted, [s.loss_scale for s in evidence.samples]) if told is None else _equal(wanted, told)
+            return _at_most(wanted, [s.loss_scale for s in evidence.samples]) if told is None else exactly(wanted, told)
         case "seqlen":
             return _at_most(wanted, [s.seqlen for s in evidence.samples])
         case "global_batch":
             return _at_most(wanted, [s.global_batch_samples for s in evidence.samples])
-    return _equal(wanted, evidence.reported(_REPORTED_AS[setting]) if setting in _REPORTED_AS else None)
-
-
-def _equal(wanted: float, seen: float | None) -> SettingFinding:
-    if seen is None:
-        return SettingFinding(Proof.NOT_VERIFIED)
-    return SettingFinding(Proof.CONFIRMED if same(seen, wanted) else Proof.CONTRADICTED, seen)
+    return exactly(wanted, evidence.reported(_REPORTED_AS[setting]) if setting in _REPORTED_AS else None)
 
 
 def _at_most(wanted: float, values: Iterable[float | None]) -> SettingFinding:
@@ -119,7 +113,7 @@ def _at_most(wanted: float, values: Iterable[float | None]) -> SettingFinding:
     highest = max((value for value in values if value is not None), default=None)
     if highest is not None and highest < wanted:
         return SettingFinding(Proof.NOT_VERIFIED, highest, "it may warm up")
-    return _equal(wanted, highest)
+    return exactly(wanted, highest)
 
 
 def _lr(wanted: float, evidence: Evidence) -> SettingFinding:
@@ -155,16 +149,15 @@ def _lr_warmup(wanted: float, evidence: Evidence) -> SettingFinding:
         seen = schedule.get("warmup")
     if seen is not None and same(seen, wanted):  # the trainer's arguments, as often as not: see _RESTORED
         return SettingFinding(Proof.NOT_VERIFIED, seen, "no step tells the length of a warmup")
-    return _equal(wanted, seen)
+    return exactly(wanted, seen)
 
 
 def exactly(expected: Any, reported: Any) -> SettingFinding:
     """Equal as JSON holds them, numbers to 1 part in 10^9; what was not reported is not verified."""
-    if reported is None:
-        return SettingFinding(Proof.NOT_VERIFIED, expected=expected)
     numbers = isinstance(expected, float) and isinstance(reported, int | float)
     equal = same(expected, reported) if numbers else expected == reported
-    return SettingFinding(Proof.CONFIRMED if equal else Proof.CONTRADICTED, reported, expected=expected)
+    answer = Proof.NOT_VERIFIED if reported is None else Proof.CONFIRMED if equal else Proof.CONTRADICTED
+    return SettingFinding(answer, reported, expected=expected)
 
 
 Seen = Iterator[tuple[str, SettingFinding]]  # (what is checked, what was found)

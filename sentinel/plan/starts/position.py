@@ -1,4 +1,4 @@
-"""Whether an epoch ended at the checkpoint that an attempt goes on from, and whether it goes on in the next one."""
+"""Whether an attempt goes on at the sample that its checkpoint was saved at, and whether an epoch ended there."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from sentinel.judge.history import Attempt, History
-from sentinel.plan.starts.audit import NEXT_EPOCH, SKIPPED, Ancestor, Start
+from sentinel.plan.starts.audit import EPOCH, NEXT_EPOCH, REPLAYED, SKIPPED, Ancestor, Start
 from sentinel.plan.starts.evidence import FIRST_STEPS
-from sentinel.plan.starts.proof import Check, confirmed, contradicted
+from sentinel.plan.starts.proof import Check, confirmed, contradicted, silent
 from sentinel.vocabulary.sample import Sample
 
 EPOCH_END = "epoch end"
+# Keys of overrides.json with which a step's samples, or their count, are others
+OTHER_DATA = frozenset({"skip_samples", "curriculum", "batch_size", "seqlen", "shorten", "skipped"})
 
 _MOST_STOPS = 64
 _PRINTED = 0.011  # epochs are printed with two decimals
 _FRACTIONS_FEW = 0.05  # of an epoch: a smaller jump is not told from a ramp of the batch
-_OTHER_DATA = frozenset({"skip_samples", "curriculum", "batch_size", "seqlen", "shorten", "skipped"})
 
 
 def stops_before(history: History, parent: Attempt, at: int) -> tuple[int, ...]:
@@ -29,6 +30,55 @@ def stops_before(history: History, parent: Attempt, at: int) -> tuple[int, ...]:
         if until is not None and until < at:
             steps.add(until)
     return tuple(sorted(steps)[-_MOST_STOPS:])
+
+
+def position(start: Start, ancestor: Ancestor) -> Iterator[Check]:
+    """The first step, and the samples consumed before it."""
+    if not start.samples:
+        return
+    first, saved, at = start.samples[0], ancestor.at(start.resumed_from), start.resumed_from
+    if first.global_step <= at:
+        why = f"its first step is {first.global_step}, and the checkpoint is of step {at}"
+        yield contradicted(REPLAYED, at + 1, first.global_step, why)
+    before = saved.consumed_samples if saved is not None else None
+    if before is None or first.consumed_samples is None or first.global_batch_samples is None:
+        yield silent("position", "consumed samples are not reported")
+        return
+    made = max(1, first.global_step - at)  # the first of them are not reported where a log has every tenth step
+    begun, skips = first.consumed_samples - made * first.global_batch_samples, bool(start.started.skipped_samples)
+    if made > 1 and saved is not None and saved.global_batch_samples not in (None, first.global_batch_samples):
+        yield silent("position", "the batch has changed in steps that are not reported")
+    elif not _grows_by_batches(ancestor):
+        yield silent("position", "consumed samples do not grow by the samples of a step")
+    elif made > 1 and 0 < abs(begun - before) < first.global_batch_samples:
+        yield silent("position", "how large the batches were that are not reported is not known")
+    elif begun < before:
+        why = f"{before} samples were consumed at step {at}, and it goes on from sample {begun}"
+        yield contradicted(EPOCH if begun == 0 else REPLAYED, before, begun, why)
+    elif begun > before and not skips and "skip_samples" not in start.decided:
+        yield _passed_over(start, ancestor, before, begun)
+    else:
+        yield confirmed("position")
+
+
+def _grows_by_batches(ancestor: Ancestor) -> bool:
+    """Whether consumed samples have grown by a step's samples at any of the last steps; True where none are at hand."""
+    last = [s for s in ancestor.recent[-FIRST_STEPS:] if s.consumed_samples is not None]
+    known = [(s.global_step, s.consumed_samples or 0, s.global_batch_samples) for s in last]
+    pairs = [(now - was, batch) for (at, was, _), (step, now, batch) in pairwise(known) if step == at + 1]
+    return not pairs or any(grown == batch for grown, batch in pairs)
+
+
+def _passed_over(start: Start, ancestor: Ancestor, before: int, begun: int) -> Check:
+    """Less than a batch at an epoch's end is what drop_last leaves out, where it is counted."""
+    first, length = start.samples[0], epoch_samples(start, ancestor)
+    if begun - before < (first.global_batch_samples or 0) and length != 0:
+        if length is None:
+            return silent("position", "less than a batch was passed over, and the length of an epoch is not reported")
+        if before // length < (first.consumed_samples or 0) // length:
+            return confirmed("position")
+    why = f"{begun - before} samples after step {start.resumed_from} were not trained on"
+    return contradicted(SKIPPED, before, begun, why)
 
 
 def epoch_samples(start: Start, ancestor: Ancestor) -> int | None:
@@ -50,11 +100,10 @@ def epochs(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     """The epoch of the first step, as the trainer counts it, with that at the checkpoint. A count that goes back is
     none that was saved: it tells nothing."""
     saved, first = ancestor.at(start.resumed_from), start.samples[0] if start.samples else None
-    if first is None or saved is None or saved.epoch is None or first.epoch is None or start.decided & _OTHER_DATA:
+    if first is None or saved is None or saved.epoch is None or first.epoch is None or start.decided & OTHER_DATA:
         return
     made, moved = first.global_step - saved.global_step, first.epoch - saved.epoch
-    known = [*ancestor.recent[-FIRST_STEPS:], *start.samples[:FIRST_STEPS]]
-    if in_fractions(known):
+    if _in_fractions(start, ancestor):
         each = max(_step_of(ancestor.recent), _step_of(start.samples))
         if not each or each > 0.5:
             return
@@ -63,14 +112,13 @@ def epochs(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     else:
         skipped, whole = moved - 1, 1.0
         wrong = moved >= 2 and made < 2
-    if moved < 0:
-        return
-    if not wrong:
+    if moved >= 0 and not wrong:
         yield confirmed("epoch")
-        return
-    fault = NEXT_EPOCH if skipped >= whole - _PRINTED else SKIPPED
-    why = f"the trainer counts epoch {saved.epoch:g} at step {saved.global_step}, and {first.epoch:g} at step"
-    yield contradicted(fault, saved.epoch, first.epoch, f"{why} {first.global_step}: {skipped:.2g} epochs are left out")
+    elif moved >= 0:
+        fault = NEXT_EPOCH if skipped >= whole - _PRINTED else SKIPPED
+        why = f"the trainer counts epoch {saved.epoch:g} at step {saved.global_step}, and {first.epoch:g} at step"
+        why = f"{why} {first.global_step}: {skipped:.2g} epochs are left out"
+        yield contradicted(fault, saved.epoch, first.epoch, why)
 
 
 def of_another_epoch(start: Start, ancestor: Ancestor, step: int) -> bool:
@@ -78,26 +126,23 @@ def of_another_epoch(start: Start, ancestor: Ancestor, step: int) -> bool:
     that lie between; False where neither tells."""
     first, there, length = start.samples[0], ancestor.trail.epoch(step), epoch_samples(start, ancestor)
     if there is not None and first.epoch is not None:
-        fractions = in_fractions([*ancestor.recent[-FIRST_STEPS:], *start.samples[:FIRST_STEPS]])
+        fractions = _in_fractions(start, ancestor)
         before, now = (math.ceil(e - 1e-4) if fractions else e for e in (there, first.epoch))
         return before < now
     batch = first.global_batch_samples
     return bool(length and batch) and (first.global_step - step + 1) * (batch or 0) >= (length or 0)
 
 
-def in_fractions(samples: Sequence[Sample]) -> bool:
+def _in_fractions(start: Start, ancestor: Ancestor) -> bool:
     """Whether the trainer counts epochs in fractions; else in whole numbers, that of the epoch under way."""
-    return any(s.epoch is not None and s.epoch != int(s.epoch) for s in samples)
+    near = (*ancestor.recent[-FIRST_STEPS:], *start.samples[:FIRST_STEPS])
+    return any(s.epoch is not None and s.epoch != int(s.epoch) for s in near)
 
 
 def _step_of(samples: Sequence[Sample]) -> float:
     """Epochs that a step takes, the most of the last 20 pairs; 0 where they are not reported."""
-    known = [s for s in samples if s.epoch is not None][-20:]
-    pairs = (
-        (b.epoch - a.epoch) / (b.global_step - a.global_step)
-        for a, b in pairwise(known)
-        if a.epoch is not None and b.epoch is not None and b.global_step > a.global_step
-    )
+    known = [(s.global_step, s.epoch) for s in samples if s.epoch is not None][-20:]
+    pairs = ((now - was) / (step - at) for (at, was), (step, now) in pairwise(known) if step > at)
     return max((moved for moved in pairs if moved < 0.5), default=0.0)
 
 
@@ -124,7 +169,7 @@ def _by_count(start: Start, ancestor: Ancestor) -> bool | None:
     saved, first = ancestor.at(start.resumed_from), start.samples[0]
     if saved is None or saved.epoch is None:
         return None
-    if in_fractions([*ancestor.recent[-FIRST_STEPS:], *start.samples[:FIRST_STEPS]]):
+    if _in_fractions(start, ancestor):
         return abs(saved.epoch - round(saved.epoch)) <= max(_step_of(ancestor.recent), _PRINTED)
     if first.epoch is None or first.epoch < saved.epoch:
         return None
