@@ -194,7 +194,7 @@ def test_a_resume_goes_on_counting_and_keeps_the_smallest_loss(gpt2: Path) -> No
 
 
 def test_no_heartbeat_is_a_file_of_a_checkpoint(gpt2: Path) -> None:
-    """Trainer has DeepSpeed save into `checkpoint-N`: a file that is renewed there denies that the trainer is parked."""
+    """Trainer has DeepSpeed save into `checkpoint-N`: a file renewed there denies that the trainer is parked."""
     checkpoints = gpt2 / "checkpoints"
     beating = [
         path.relative_to(checkpoints).parts[0] for path in checkpoints.rglob("*.json") if "-heartbeats" in str(path)
