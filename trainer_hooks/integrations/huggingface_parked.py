@@ -57,7 +57,7 @@ class ParkedTrainer:
             if int(state.global_step) != resume.global_step:
                 raise CheckpointError(f"RESUME is to step {resume.global_step}, and step {state.global_step} is loaded")
         self._hook, self._closed = None, False
-        self._parking = Parking(folder, guard, self._attempt)
+        self._parking = Parking(folder, guard, self._attempt, self._cannot)
         return self._parking.file.accepts
 
     def follow(self, hook: Hook) -> None:
@@ -84,6 +84,11 @@ class ParkedTrainer:
         if self._closed and self._open_files is not None:  # Trainer logs once more, also where it ends
             self._open_files()
         self._closed = False
+
+    def _cannot(self, resume: ResumeRequest) -> str | None:
+        if resume.target is None and getattr(self._trainer, "model_init", None) is None:
+            return "it is to step 0, and this Trainer has no model_init: its model can't begin anew in its process"
+        return None
 
     def _attempt(self) -> int:
         return 0 if self._hook is None else self._hook.attempt
@@ -154,11 +159,7 @@ def _as_before_a_start(trainer: Any, given: tuple[Any, Any], exported: Mapping[s
 
 
 def _checkpoint(trainer: Any, resume: ResumeRequest) -> str | None:
-    if resume.target is not None:
-        return str(Path(trainer.args.output_dir) / resume.target)
-    if trainer.model_init is None:
-        raise CheckpointError("RESUME is to step 0, and this Trainer has no model_init: its model can't begin anew")
-    return None
+    return None if resume.target is None else str(Path(trainer.args.output_dir) / resume.target)
 
 
 def _leave(reason: str, end: Callable[[str], None]) -> NoReturn:
