@@ -85,6 +85,7 @@ class Hook:
                 shown = (self._state_dir, self._run, self._exporter, self.guard, lambda: self.latest_layers)
                 reports.outputs = Outputs(*shown)
         self._heartbeats: Heartbeats | None = None
+        self._saves_known = False  # whether the trainer itself has said where its checkpoints are
         with self.guard("begin its heartbeat"):
             self._heartbeats = Heartbeats(self._state_dir, self, self.ranks.world)
 
@@ -161,8 +162,18 @@ class Hook:
         return None if self.boundaries is None else self.boundaries.from_memory(resume)
 
     def saves_to(self, folder: str | os.PathLike[str]) -> None:
-        """Says where the checkpoints are, so that a heartbeat lies beside them. Called by the engine at a save; a
-        trainer that knows it earlier may call it earlier."""
+        """Says where the checkpoints are, so that a heartbeat lies beside them. What the trainer says holds: the folder
+        of the engine's saves counts where it says nothing."""
+        self._saves_known = True
+        self._beat_beside(folder)
+
+    def engine_saves_to(self, folder: str | os.PathLike[str]) -> None:
+        """Called by the engine at a save. Hugging Face's Trainer has it save into the folder of each checkpoint: a
+        heartbeat there would be a file of the checkpoint that is written while nothing trains."""
+        if not self._saves_known:
+            self._beat_beside(folder)
+
+    def _beat_beside(self, folder: str | os.PathLike[str]) -> None:
         with self.guard("begin its heartbeat beside the checkpoints"):
             if self._heartbeats is not None:
                 self._heartbeats.beside(Path(folder))

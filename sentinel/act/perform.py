@@ -106,6 +106,7 @@ def quarantine(tags: tuple[str, ...], near: Neighbours, incident: str, rollback:
 
 
 Perform = Callable[[Action], None]  # returns when the action's effect has been seen; else raises a SentinelError
+_LOOKS_AGAIN_S = 2.0  # between two looks of a command at a trainer that has not taken RESUME
 _MOST_ACTIONS = 50  # a plan has at most seven actions; more turns than this mean that an effect is not seen
 
 
@@ -247,9 +248,9 @@ def wait_until_quiet(observer: Observer, except_for: str | None, say: Say) -> No
 def carry_out(
     rollback: Rollback, observer: Observer, act: Perform, policy: Policy, ledger: Ledger, now_unix_s: float
 ) -> None:
-    """Carries a person's own rollback out to its end, action by action; a trainer that does not park in time, or dies
-    while it is parked, is followed by a new job. PermanentError with the refusal."""
-    began_s, unseen = time.monotonic(), None
+    """Carries a person's own rollback out to its end, action by action; a trainer that does not park in time, does not
+    take RESUME, or dies while it is parked, is followed by a new job. PermanentError with the refusal."""
+    began_s, not_taken = time.monotonic(), False
     for _ in range(_MOST_ACTIONS):
         wait_until_quiet(observer, rollback.id, ledger.say)
         look = observer.look(now_unix_s + time.monotonic() - began_s, fresh=True)
@@ -261,17 +262,19 @@ def carry_out(
             continue
         if plan.refusal is not None:
             raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
-        if not plan.actions and unseen is not None:  # alive, and it has not taken RESUME
-            raise unseen
+        parked = look.facts.liveness.parked
+        if not plan.actions and not_taken and parked is not None and parked.rollback == rollback.id:
+            time.sleep(_LOOKS_AGAIN_S)  # alive, and it has not taken RESUME: given up in time
+            continue
         if not plan.actions:
             ledger.record(Applied(incident=incident, rollback=rollback.id))
             return
         turn = Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident, rollback=rollback.id)
-        unseen = None
+        not_taken = False
         try:
             execute(turn, look.facts.newest_attempt, act, ledger)
-        except JobStillAlive as error:
+        except JobStillAlive:
             if not isinstance(plan.actions[0], Park | Resume):
                 raise
-            unseen = error if isinstance(plan.actions[0], Resume) else None
+            not_taken = isinstance(plan.actions[0], Resume)
     raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")

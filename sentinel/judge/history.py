@@ -197,9 +197,20 @@ class History:
             descent.insert(0, (parent, at if until is None else min(at, until)))
 
     def parent(self, attempt: Attempt) -> tuple[Attempt | None, int]:
-        """The attempt whose checkpoint this one goes on from, and after which step; None from scratch."""
+        """The attempt whose checkpoint this one goes on from, and after which step; None from scratch. A loop names the
+        attempt before it: one that began at that step or later has not saved it, and one before that has."""
         started = attempt.started
         if started is None or started.resumed_from is None or started.parent_attempt is None:
             return None, 0
-        parent = self.attempts.get(started.parent_attempt)
-        return (parent if parent is not None and parent.number < attempt.number else None), started.resumed_from
+        parent, at = self._named(started, attempt.number), started.resumed_from
+        while parent is not None and (own := parent.started) is not None:
+            older = self._named(own, parent.number)
+            if older is None or own.resumed_from is None or at > own.resumed_from:
+                break
+            parent = older
+        return parent, at
+
+    def _named(self, started: RunStarted, number: int) -> Attempt | None:
+        """The attempt that this start of attempt `number` says it continues, where it is an earlier one."""
+        named = started.parent_attempt
+        return self.attempts.get(named) if named is not None and named < number else None

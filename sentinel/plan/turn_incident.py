@@ -137,6 +137,11 @@ def _carry_on(incident: Incident, rollback: Rollback, facts: Facts, policy: Poli
     """Carries a decision out, from wherever it stands, until the new attempt has reported what it runs with."""
     if policy.mode == "observe":
         message = f"{rollback.id} is half done, and mode is {policy.mode}: it is left as it is"
+        if (parked := facts.liveness.parked) is not None and parked.rollback == rollback.id:
+            message += (
+                f"; attempt {parked.attempt} is parked for it until its deadline, and ends then: before that "
+                "`sentinel rollback` rolls it back by a new job, or a watch in mode act goes on"
+            )
         return Turn(reason=message, message=message)
     plan = plan_rollback(rollback, facts, policy)
     if plan.gives_up is not None:

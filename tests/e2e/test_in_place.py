@@ -215,6 +215,7 @@ def test_a_persons_word_is_a_new_job(run: Path) -> None:
         ("deaf", "attempt 1 is not parked within 4 s: "),
         ("dies", "the trainer of attempt 1 is gone: "),
         ("vanishes", "the trainer of attempt 1 is gone: "),
+        pytest.param("ignores", "and has not taken RESUME within ", marks=pytest.mark.soak),  # a minute
         ("full", "is not parked within 4 s: the newest record of the newest attempt is not `parked`"),
         ("hangs", "and has not reported its start"),
     ],

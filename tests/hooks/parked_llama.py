@@ -2,7 +2,8 @@
 
     python parked_llama.py FOLDER [--zero 1] [--ends]
 
-`FOLDER/digests` gets a line for each attempt: its first step, and what the weights are 15 steps later.
+`FOLDER/digests` gets a line for each attempt: its first step, what the weights are 15 steps later, and how many steps a
+callback has seen that exports its count, as EarlyStoppingCallback does.
 `--ends`: the training ends there.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 import deepspeed
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import ExportableState
 
 from tests.hooks.diverging_llama import DEEPSPEED, SEQLEN, Bytes
 from trainer_hooks.huggingface import StabilityCallback, train_in_place
@@ -25,19 +27,23 @@ from trainer_hooks.huggingface import StabilityCallback, train_in_place
 AFTER = 15
 
 
-class Digests(TrainerCallback):  # type: ignore[misc]
+class Digests(TrainerCallback, ExportableState):  # type: ignore[misc]
     def __init__(self, folder: Path, *, ends: bool) -> None:
-        self.folder, self.ends, self.first = folder, ends, 0
+        self.folder, self.ends, self.first, self.seen = folder, ends, 0, 0
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"seen": self.seen}}
 
     def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
         self.first = state.global_step
 
     def on_step_end(self, _: Any, state: Any, control: Any, model: Any = None, **__: Any) -> None:
         time.sleep(0.02)
+        self.seen += 1
         if state.global_step == self.first + AFTER:
             weights = b"".join(p.detach().float().numpy().tobytes() for p in model.parameters())
             with (self.folder / "digests").open("a") as file:
-                file.write(f"{self.first} {hashlib.sha256(weights).hexdigest()}\n")
+                file.write(f"{self.first} {hashlib.sha256(weights).hexdigest()} {self.seen}\n")
             control.should_training_stop = self.ends
 
 
@@ -58,6 +64,7 @@ def main() -> None:
         per_device_train_batch_size=4,
         learning_rate=1e-3,
         warmup_steps=20,
+        neftune_noise_alpha=5.0,  # a forward hook that each call of train adds
         logging_steps=1,
         save_steps=10,
         report_to="tensorboard",

@@ -193,6 +193,15 @@ def test_a_resume_goes_on_counting_and_keeps_the_smallest_loss(gpt2: Path) -> No
     assert losses(gpt2) == pytest.approx(logged(gpt2, 8, "loss"), rel=1e-6)
 
 
+def test_no_heartbeat_is_a_file_of_a_checkpoint(gpt2: Path) -> None:
+    """Trainer has DeepSpeed save into `checkpoint-N`: a file renewed there denies that the trainer is parked."""
+    checkpoints = gpt2 / "checkpoints"
+    beating = [
+        path.relative_to(checkpoints).parts[0] for path in checkpoints.rglob("*.json") if "-heartbeats" in str(path)
+    ]
+    assert beating == [".sentinel-heartbeats"]
+
+
 def test_a_run_that_began_without_the_callback_goes_on_with_it(gpt2: Path) -> None:
     path = gpt2 / "checkpoints/checkpoint-6/trainer_state.json"
     state = json.loads(path.read_text())

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from sentinel.vocabulary.sample import Parked, Released, RunFinished, RunStarted
 from tests.adapters.pagers import free_port, until
 from tests.hooks.trainer import records
 from trainer_hooks.errors import Guard
-from trainer_hooks.integrations.huggingface_parked import ParkedTrainer
+from trainer_hooks.integrations.huggingface_parked import ParkedTrainer, ResumedInPlace
 
 pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
 
@@ -125,3 +126,21 @@ def test_what_close_files_has_closed_is_opened_again_where_the_training_goes_on_
     control = SimpleNamespace(should_training_stop=False, should_save=False)
     parked.wait(SimpleNamespace(), control, lambda _reason: None)
     assert (calls, control.should_training_stop) == (["close", "open"], ended)
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_a_resume_from_scratch_is_ignored_where_the_model_can_not_begin_anew(tmp_path: Path, begins_anew: bool) -> None:
+    """Then it is not taken, and the rollback goes on by a new job; taken, it would end the process."""
+    trainer = SimpleNamespace(
+        callback_handler=SimpleNamespace(callbacks=[]), model_init=object if begins_anew else None
+    )
+    parked = ParkedTrainer(trainer, None)
+    accepts = parked.begin(tmp_path, Guard(), None, SimpleNamespace(global_step=5))
+    hook: Any = SimpleNamespace(attempt=1, report_park=lambda *_: None, await_readings=lambda: None)
+    parked.follow(hook)
+    ask = {"rollback": "incident-1-r1", "attempt": 1}
+    assert accepts(encode_request(ParkRequest(**ask, deadline_unix_s=time.time() + 300)))
+    put(tmp_path / "RESUME", encode_request(ResumeRequest(**ask, target=None, global_step=0)))
+    put(tmp_path / "RELEASE", encode_request(ReleaseRequest(**ask)))
+    with pytest.raises(ResumedInPlace) if begins_anew else nullcontext():
+        parked.wait(SimpleNamespace(), SimpleNamespace(), lambda _reason: None)

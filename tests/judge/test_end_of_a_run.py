@@ -68,6 +68,18 @@ def test_each_record_is_kept_with_its_attempt(asked_again: bool) -> None:
     assert history.latest is attempt
 
 
+@pytest.mark.parametrize(("resumed_from", "saved_by"), [(30, 3), (20, 2), (11, 2), (10, 1), (5, 1)])
+def test_a_start_goes_on_from_the_attempt_that_saved_its_checkpoint_also_where_it_names_the_one_before(
+    resumed_from: int, saved_by: int
+) -> None:
+    """As a loop does that is resumed in place a second time, from before its first resume."""
+    history = History()
+    for attempt, (parent, step) in enumerate([(None, None), (1, 10), (2, 20), (3, resumed_from)], start=1):
+        history.push(RunStarted(attempt=attempt, time_unix_s=0.0, parent_attempt=parent, resumed_from=step))
+    parent, at = history.parent(history.attempts[4])
+    assert (parent and parent.number, at) == (saved_by, resumed_from)
+
+
 def test_samples_that_are_at_hand_are_not_asked_for_again() -> None:
     asked: list[int] = []
     history = History(again=lambda number, _=-1: asked.append(number) or [])

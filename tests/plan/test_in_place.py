@@ -318,6 +318,17 @@ def test_a_trainer_of_which_nothing_has_moved_is_released_where_the_plan_goes_no
     assert not any(isinstance(action, Resume | StartJob | StopJob) for action in turn.actions)
 
 
+@pytest.mark.parametrize("of", [ROLLBACK, None])
+def test_a_watch_that_observes_says_that_nobody_resumes_the_trainer_that_is_parked(of: str | None) -> None:
+    """As after a person's rollback whose command was killed: in modes approve and act it is carried on."""
+    facts, observing = carried_out(training() if of is None else parked(training(), of), decided(**ASKED)), Policy()
+    turn = decide(facts, observing, Memory())
+    assert (turn.actions, turn.records) == ((), ())
+    assert ("attempt 1 is parked for it until its deadline, and ends then" in (turn.message or "")) == (of is not None)
+    assert of is None or "no watch carries on in mode observe" in way_of(facts, observing).why
+    assert of is None or "`sentinel watch` carries on" in way_of(facts, POLICY).why
+
+
 # what is on record
 
 

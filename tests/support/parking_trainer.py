@@ -2,10 +2,11 @@
 
 It reports its start, makes steps, saves, and obeys PARK, RESUME, RELEASE and KILL as docs/IN_PLACE.md says, without
 torch. DOES: obeys; deaf (sees no PARK); dies (where it is resumed); hangs (where it is resumed: never reports);
-restless (writes its log while it is parked); vanishes (by SIGKILL, where it is to be resumed); full (its
-disk has no room for the whole of `parked`). It writes event files where FOLDER has a folder `tensorboard`. FOLDER's
-file `pace` may say how many seconds a step takes (`step_s`), and a start before its journal is there and again before
-its report (`load_s`). It says that the states of the first three tens which it does not save are in memory, and stay.
+restless (writes its log while it is parked); vanishes (by SIGKILL, where it is to be resumed); ignores (RESUME);
+full (its disk has no room for the whole of `parked`). It writes event files where FOLDER has a folder `tensorboard`.
+FOLDER's file `pace` may say how many seconds a step takes (`step_s`), and a start before its journal is there and
+again before its report (`load_s`). It says that the states of the first three tens which it does not save are in
+memory, and stay.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class Attempt:
             if (self.state / "KILL").exists():
                 self.finish("kill_file")
                 sys.exit(0)
-            if (resume := self.asked(ResumeRequest, park.rollback)) is not None:
+            if self.does != "ignores" and (resume := self.asked(ResumeRequest, park.rollback)) is not None:
                 if self.does == "vanishes":
                     os.kill(os.getpid(), signal.SIGKILL)
                 self.target = resume.target

@@ -52,14 +52,18 @@ class ParkFile:
 class ParkedFiles:
     """RESUME and RELEASE, as far as they are for the park under way."""
 
-    def __init__(self, park: ParkRequest) -> None:
+    def __init__(self, park: ParkRequest, cannot: Callable[[ResumeRequest], str | None]) -> None:
+        """`cannot`: why the trainer can't be resumed so; None where it can."""
         self.resume: ResumeRequest | None = None
-        self._park = park
+        self._park, self._cannot = park, cannot
 
     def resumes(self, text: str) -> bool:
         """Whether RESUME is for this park."""
         request = decoded(ResumeRequest, text)
         if request is None or not self._is_of_park(request):
+            return False
+        if (why := self._cannot(request)) is not None:
+            _ignored(ResumeRequest, why)
             return False
         self.resume = request
         return True

@@ -66,9 +66,16 @@ class AfterPark:
 class Parking:
     """Of one attempt, on one rank."""
 
-    def __init__(self, folder: Path, guard: Guard, attempt: Callable[[], int]) -> None:
-        """`folder`: the state folder. `attempt`: its number; 0 while there is none, and on other ranks than 0."""
-        self._folder, self._guard = folder, guard
+    def __init__(
+        self,
+        folder: Path,
+        guard: Guard,
+        attempt: Callable[[], int],
+        cannot: Callable[[ResumeRequest], str | None] = lambda _: None,
+    ) -> None:
+        """`folder`: the state folder. `attempt`: its number; 0 while there is none, and on other ranks than 0. A RESUME
+        that the trainer `cannot` obey is ignored with that reason: the rollback then goes on by a new job."""
+        self._folder, self._guard, self._cannot = folder, guard, cannot
         self.file = ParkFile(attempt)
         self._parked_for: str | None = None  # The last rollback, on rank 0
 
@@ -121,7 +128,7 @@ class Parking:
 
     def _decided(self, place: _Place, request: ParkRequest, stop: Callable[[], int]) -> AfterPark:
         """On rank 0: how the park ends, as soon as that is known. The other ranks hear of it."""
-        parked = ParkedFiles(request)
+        parked = ParkedFiles(request, self._cannot)
         reads = {"RESUME": parked.resumes, "RELEASE": parked.releases}
         files = WatchedFiles(self._folder, self._guard, standing=("KILL",), read=reads, period_s=POLL_S)
         try:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,7 +57,7 @@ class ParkedTrainer:
             if int(state.global_step) != resume.global_step:
                 raise CheckpointError(f"RESUME is to step {resume.global_step}, and step {state.global_step} is loaded")
         self._hook, self._closed = None, False
-        self._parking = Parking(folder, guard, self._attempt)
+        self._parking = Parking(folder, guard, self._attempt, self._cannot)
         return self._parking.file.accepts
 
     def follow(self, hook: Hook) -> None:
@@ -83,6 +84,11 @@ class ParkedTrainer:
         if self._closed and self._open_files is not None:  # Trainer logs once more, also where it ends
             self._open_files()
         self._closed = False
+
+    def _cannot(self, resume: ResumeRequest) -> str | None:
+        if resume.target is None and getattr(self._trainer, "model_init", None) is None:
+            return "it is to step 0, and this Trainer has no model_init: its model can't begin anew in its process"
+        return None
 
     def _attempt(self) -> int:
         return 0 if self._hook is None else self._hook.attempt
@@ -114,7 +120,7 @@ def train_in_place(
     callback = next((one for one in callbacks if hasattr(one, "park") and hasattr(one, "hook")), None)
     if callback is None:
         raise TypeError("train_in_place needs a StabilityCallback: trainer.add_callback(StabilityCallback(trainer, …))")
-    given = trainer.optimizer, trainer.lr_scheduler
+    given, exported = (trainer.optimizer, trainer.lr_scheduler), dict(_exported(trainer))
     callback.park = park = ParkedTrainer(trainer, close_files, open_files)
     try:
         while True:
@@ -122,16 +128,30 @@ def train_in_place(
                 return trainer.train(**train_options)
             except ResumedInPlace as resumed:
                 park.resume = resume = resumed.resume
-            _as_before_a_start(trainer, given)
+            _as_before_a_start(trainer, given, exported)
             train_options["resume_from_checkpoint"] = _checkpoint(trainer, resume)
     finally:
         callback.park = None
 
 
-def _as_before_a_start(trainer: Any, given: tuple[Any, Any]) -> None:
+def _exported(trainer: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What callbacks export of themselves, as the patience that EarlyStoppingCallback has lost."""
+    from transformers.trainer_callback import ExportableState
+
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, ExportableState):
+            yield type(callback).__name__, deepcopy(callback.state().get("attributes", {}))
+
+
+def _as_before_a_start(trainer: Any, given: tuple[Any, Any], exported: Mapping[str, dict[str, Any]]) -> None:
     from transformers import set_seed
 
     trainer.optimizer, trainer.lr_scheduler = given
+    for callback in trainer.callback_handler.callbacks:
+        for name, value in exported.get(type(callback).__name__, {}).items():
+            setattr(callback, name, deepcopy(value))
+    if (noise := getattr(trainer, "neftune_hook_handle", None)) is not None:
+        noise.remove()  # each call of train adds one, and takes away its own at its end alone
     if getattr(trainer, "is_deepspeed_enabled", False):  # its engine is made anew, of the model itself
         trainer.model_wrapped = trainer.model
     set_seed(trainer.args.seed)  # as Trainer does where it is made
@@ -139,11 +159,7 @@ def _as_before_a_start(trainer: Any, given: tuple[Any, Any]) -> None:
 
 
 def _checkpoint(trainer: Any, resume: ResumeRequest) -> str | None:
-    if resume.target is not None:
-        return str(Path(trainer.args.output_dir) / resume.target)
-    if trainer.model_init is None:
-        raise CheckpointError("RESUME is to step 0, and this Trainer has no model_init: its model can't begin anew")
-    return None
+    return None if resume.target is None else str(Path(trainer.args.output_dir) / resume.target)
 
 
 def _leave(reason: str, end: Callable[[str], None]) -> NoReturn:

@@ -23,7 +23,7 @@ class StepHook(TakesLogits, Protocol):
 
     def load_coming(self) -> None: ...
 
-    def saves_to(self, folder: str) -> None: ...
+    def engine_saves_to(self, folder: str) -> None: ...
 
     def save_coming(self) -> None: ...
 
@@ -115,7 +115,7 @@ def before(owner: Any, name: str, what: Callable[..., None]) -> None:
 
 
 def _save_coming(hook: StepHook, save_dir: Any, *_: Any, **__: Any) -> None:
-    hook.saves_to(save_dir)
+    hook.engine_saves_to(save_dir)
     hook.save_coming()
 
 

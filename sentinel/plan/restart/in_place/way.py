@@ -48,7 +48,8 @@ def _hindrance(facts: Facts, policy: Policy) -> str | None:
     if not attempt.can_park:
         return f"attempt {attempt.number} has not declared that it can park"
     if (parked := facts.liveness.parked) is not None:  # it takes no other PARK meanwhile
-        return f"attempt {parked.attempt} is parked for {parked.rollback}, which `sentinel watch` carries on"
+        by = "no watch carries on in mode observe" if policy.mode == "observe" else "`sentinel watch` carries on"
+        return f"attempt {parked.attempt} is parked for {parked.rollback}, which {by}"
     if facts.jobs.start.rewrites_script:
         return "its changes are made in the job script, which a trainer reads only when it starts"
     return too_short(facts, policy)
