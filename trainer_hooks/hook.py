@@ -19,7 +19,7 @@ from trainer_hooks.export.heartbeats import Heartbeats
 from trainer_hooks.export.outputs import Outputs
 from trainer_hooks.export.reports import Reports
 from trainer_hooks.ranks import Ranks, ranks_of_world
-from trainer_hooks.ranks.signs import Signs, record_of
+from trainer_hooks.ranks.signs import record_of
 from trainer_hooks.sample.engine_calls import wrap_engine
 from trainer_hooks.sample.logits import Logits
 from trainer_hooks.sample.meter import READINGS
@@ -96,8 +96,7 @@ class Hook:
             self._unwrap = wrap_engine(self._engine, self)
             layers = self._readings.own_layers
         with self.guard("join the ranks"):
-            signs = Signs(self.ranks, lambda still: reports.put(record_of(still, reports.now())))
-            self._readings.join(layers, self._report, signs)
+            self._readings.join(layers, self._report, lambda still: reports.put(record_of(still, reports.now())))
 
     @property
     def rank(self) -> int:

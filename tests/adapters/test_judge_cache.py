@@ -345,9 +345,7 @@ def test_the_run_before_a_start_is_read_once_by_status(tmp_path: Path, monkeypat
     assert (all_read > 800, read_again) == (True, 0)
     assert kept.saved == saved
     assert repr(replace(kept, trail=None)) == repr(replace(whole, trail=None))  # type: ignore[arg-type]
-    assert [list(column) for column in kept_ancestor._columns(kept.trail)] == [
-        list(column) for column in kept_ancestor._columns(whole.trail)
-    ]
+    assert kept.trail.columns == whole.trail.columns
     tell(tmp_path, life(1, 901, 20)[1:])
     grown = Watching(tmp_path)
     assert KeptAncestor(tmp_path, grown.journals, "a run").read(grown.history, grown.history.attempts[2]) is None

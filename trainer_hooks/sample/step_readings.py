@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 from sentinel.vocabulary.sample import StateLoaded, StateSaved
 from trainer_hooks.errors import Guard
 from trainer_hooks.ranks import Ranks
-from trainer_hooks.ranks.signs import Signs
+from trainer_hooks.ranks.signs import Signs, Still
 from trainer_hooks.sample.arrivals import Arrivals
 from trainer_hooks.sample.gathering import Gathering, Report
 from trainer_hooks.sample.logits import Logits
@@ -59,11 +59,12 @@ class StepReadings:
         """Of the model, over all ranks; none before the ranks have told one another."""
         return () if self.arrivals is None else self.arrivals.layers
 
-    def join(self, layers: list[str] | None, report: Report, signs: Signs) -> None:
+    def join(self, layers: list[str] | None, report: Report, say_still: Callable[[tuple[Still, ...]], None]) -> None:
         """Takes part with these layers, or with None says to the other ranks that this one does not: then nobody
-        measures. `report` gets the steps' readings on rank 0."""
+        measures. `report` gets the steps' readings on rank 0, `say_still` the ranks that a step waits for. All ranks
+        ask one another for the union, then for a channel: one without a hook makes these calls in this order too."""
         gathering = Gathering(self._ranks, self._ranks.union(layers), report, self._guard)
-        self.arrivals = Arrivals(gathering, self._guard, signs)
+        self.arrivals = Arrivals(gathering, self._guard, Signs(self._ranks, say_still))
 
     def listen(self) -> None:
         """From now on, until the step's end, each gradient is seen."""
