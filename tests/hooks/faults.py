@@ -94,7 +94,8 @@ def remove_the_state(hook: Hook, engine: Any) -> None:
     """As a person who cleans up; the writer looks after its file at once, and not after ten seconds."""
     if hook._reports.outputs is not None:
         hook._reports.outputs.journal._looks_s = 0.0
-        shutil.rmtree(hook._reports.outputs.journal._path.parent.parent)
+        folder = hook._reports.outputs.journal._path.parent.parent
+        until(lambda: shutil.rmtree(folder, ignore_errors=True) or not folder.exists())  # heartbeats are written there
 
 
 def break_the_exporter(hook: Hook, engine: Any) -> None:
