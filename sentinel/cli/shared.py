@@ -83,9 +83,9 @@ def table(
     from rich.markup import escape
     from rich.table import Table
 
-    made = Table(title=neutral(title), caption=neutral(caption) or None)
+    made = Table(title=escape(neutral(title)), caption=escape(neutral(caption)) or None)
     for head in heads:
-        made.add_column(head, justify="left" if head in left else "right", overflow="fold")
+        made.add_column(escape(head), justify="left" if head in left else "right", overflow="fold")
     for row in rows:
         made.add_row(*(escape(neutral(cell)) for cell in row))  # no cell is markup
     return made
@@ -132,11 +132,12 @@ def check_picture(path: Path | None) -> None:
 def reading_bar(tag: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr while a checkpoint is read; yields a function of bytes done and bytes in all."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
     columns = (*Progress.get_default_columns()[:2], DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {tag}", total=None)
+        task = bar.add_task(escape(neutral(f"reading {tag}")), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

@@ -11,6 +11,7 @@ from threading import Event
 from time import monotonic
 
 from rich.status import Status
+from rich.text import Text
 
 from sentinel.act.observation import Observation
 from sentinel.adapters.exposition.exposition import NAME, Exposition
@@ -29,6 +30,7 @@ from sentinel.daemon.watched_run import Shared
 from sentinel.daemon.wide import allow_many_files, collect_rarely, cores
 from sentinel.daemon.worker import INTERRUPTED
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.texts import neutral
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +165,8 @@ class _Daemon:
                 log.debug("can't touch %s: %s", self._alive, error)
         if status is not None:
             alone = self._place.only() if self._alive is None and isinstance(self._place, InProcess) else None
-            status.update(self._table.headline() if alone is None else headline(alone.last))
+            line = self._table.headline() if alone is None else headline(alone.last)
+            status.update(Text(neutral(line)))  # a trainer's words are no markup
 
 
 def _configured(chosen: Chosen) -> dict[Path, Config]:

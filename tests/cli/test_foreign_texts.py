@@ -6,6 +6,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from sentinel.cli.shared import table
 from sentinel.daemon.logs import _Formatter
 from sentinel.plan.alerts.page import page_for
 from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
 from sentinel.vocabulary.texts import for_people, markdown, neutral, neutral_in
 from tests.support.log_lines import logged
 from tests.triage.runs import diverged
@@ -129,9 +132,34 @@ def test_a_cell_of_a_table_is_neither_control_nor_markup() -> None:
     from rich.console import Console
 
     out = io.StringIO()
-    Console(file=out, width=200).print(table("of " + CLEARS, ["a"], [[f"[bold]x[/bold] {CLEARS}"]]))
-    assert "[bold]x[/bold]" in out.getvalue()
+    texts = [f"[bold]{place}[/bold] [/no/tag]" for place in ("title", "head", "cell", "caption")]
+    title, head, cell, caption = texts
+    Console(file=out, width=200).print(table(title + CLEARS, [head], [[cell + CLEARS]], caption=caption))
+    assert all(text in out.getvalue() for text in texts)
     assert not _CONTROL.findall(out.getvalue())
+
+
+def test_a_watch_goes_on_where_an_error_of_the_trainer_reads_as_markup(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        '[run]\nname = "a"\ncheckpoints = "saves"\nstate_dir = "state"\n[watch]\npoll_interval_s = 0.1\n'
+    )
+    (tmp_path / "saves").mkdir()
+    (tmp_path / "state" / "attempts").mkdir(parents=True)
+    records = (
+        RunStarted(run="a", attempt=1, time_unix_s=0.0),
+        Sample(attempt=1, global_step=1, time_unix_s=1.0, loss=3.0),
+        RunFinished(attempt=1, global_step=1, time_unix_s=2.0, reason="error: [/gloo/tcp/pair.cc:537] timed out"),
+    )
+    (tmp_path / "state" / "attempts" / "0001.jsonl").write_text("".join(f"{encode(record)}\n" for record in records))
+    command = [sys.executable, "-m", "sentinel", "watch", "--observe", "--run", str(tmp_path / "run.toml")]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as watch:
+        assert watch.stderr is not None
+        until_it_is_said = (line for line in watch.stderr if "pair.cc:537" in line)
+        assert next(until_it_is_said, None) is not None
+        with pytest.raises(subprocess.TimeoutExpired):  # several turns, each with its status line
+            watch.wait(2.0)
+        watch.terminate()
+        assert "Traceback" not in watch.stderr.read()
 
 
 @given(st.text())
