@@ -56,16 +56,19 @@ class Told(train.Trainer):
     steps: int
     folder: Path
     once: bool
+    begins_after: int | None = None  # the step that this attempt goes on from
 
     def step(self) -> None:
+        if self.begins_after is None:
+            self.begins_after = self.progress.step
         super().step()
-        if self.progress.step - (self.resumed_from or 0) == self.steps:
+        if self.progress.step - self.begins_after == self.steps:
             gc.collect()
             resident_kb = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MB
             told = {
                 "rank": self.rank,
                 "attempt": self.hook.attempt,
-                "from": self.resumed_from,
+                "from": self.begins_after or None,
                 "rollback": self.overrides.rollback if self.overrides else None,
                 "digest": digest_of(self.engine),
                 "rss_mb": round(resident_kb, 2),
