@@ -39,8 +39,10 @@ class FolderReader:
         )
 
     def verified(self, checkpoint: Checkpoint) -> None:
-        """Remembers what reading a checkpoint whole has shown, until the daemon ends."""
-        self._verified[checkpoint.tag] = checkpoint
+        """Remembers what reading a checkpoint whole has shown, until the daemon ends; nothing of one that changed
+        meanwhile: what comes back under its name, from a pin, is to be read."""
+        if checkpoint.verified is not None:
+            self._verified[checkpoint.tag] = checkpoint
 
     def forget(self, tags: tuple[str, ...]) -> None:
         """Forgets what was verified of checkpoints that were moved: others may come under their names."""

@@ -158,6 +158,8 @@ class Performer:
         verified = self.neighbours.checkpoints.verify(tag)
         if verified.verification is not None and verified.problem is None:
             log.info("%s is verified: %s", tag, verified.verification.sentence)
+        elif verified.verified is None:
+            log.warning("%s is still to be verified: %s", tag, verified.problem)
         self.observer.folders.verified(verified)
 
     def _fence(self, action: Action) -> None:

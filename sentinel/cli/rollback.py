@@ -43,7 +43,7 @@ from sentinel.plan.restart.in_place.way import Asked
 from sentinel.plan.restart.liveness import life_of
 from sentinel.plan.restart.rollback import Plan
 from sentinel.reports.rungs import known_failures
-from sentinel.vocabulary.errors import ConfigError, ScriptRefused
+from sentinel.vocabulary.errors import CheckpointError, ConfigError, ScriptRefused
 
 
 def rollback(
@@ -114,7 +114,10 @@ def _planned(parts: Parts, config: Config, wanted: ManualRollback, *, fresh: boo
         look = parts.observer.look(clock(), fresh=fresh)
     while (target := read_first(wanted, look.facts)) is not None:
         with reading_bar(target.tag) as progress:
-            parts.observer.folders.verified(parts.near.checkpoints.verify(target.tag, progress=progress))
+            read = parts.near.checkpoints.verify(target.tag, progress=progress)
+        if read.verified is None:
+            raise CheckpointError(f"{target.tag} is not verified: {read.problem}; try again")
+        parts.observer.folders.verified(read)
         look = parts.observer.look(clock())
     with looking_line() as parts.near.checkpoints.progress:
         look = parts.observer.look(clock(), room=True, fresh=fresh)

@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 from sentinel.adapters.checkpoints import Checkpoints, write_manifest
 from sentinel.adapters.checkpoints.archive import holds_nan
+from sentinel.adapters.checkpoints.pace import Pace
 from sentinel.adapters.checkpoints.pickled import Entry, Persistent, PickleError, read_pickle
 from sentinel.adapters.checkpoints.reading import read_files
 from sentinel.adapters.checkpoints.walk import walk
@@ -393,6 +395,20 @@ def test_progress_is_told_up_to_the_last_byte(copy: Callable[[str], Copy]) -> No
     size = walk(read.without.folder / read.tag).size_bytes
     assert told[-1] == (size, size)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_what_a_retention_deletes_while_it_is_read_is_not_verified_and_its_pin_is_whole(
+    copy: Callable[[str], Copy],
+) -> None:
+    one = copy("deepspeed")
+    one.without.pins.pin(one.tag)
+    in_order = Pace(bytes_per_s=1e12, stop=Event())
+    deleted = one.without.verify(one.tag, progress=lambda *_: shutil.rmtree(one.path, True), pace=in_order)
+    assert (deleted.complete, deleted.verified) == (None, None)
+    assert deleted.problem is not None
+    assert deleted.problem.startswith("it changed while it was read (")
+    one.without.pins.restore(one.tag)
+    assert one.without.verify(one.tag).verified is True
 
 
 def test_a_file_that_is_still_being_written_is_told(copy: Callable[[str], Copy]) -> None:

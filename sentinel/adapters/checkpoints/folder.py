@@ -142,7 +142,8 @@ class Checkpoints:
         return listing.kinds if listing is not None else {}
 
     def verify(self, tag: str, *, progress: Progress | None = None, pace: Pace | None = None) -> Checkpoint:
-        """The checkpoint after walking it whole and reading every byte. CheckpointError if it is not there.
+        """The checkpoint after walking it whole and reading every byte. CheckpointError if it is not there. Not yet
+        verified, with the problem, where it changed meanwhile: a retention deleted it, or a save went on.
 
         Checked by its manifest where there is one, else by the CRCs in its files, and always for nan in its floats. A
         file that was read before, and is the very same, is not read again. pace: as of `examine`.
@@ -158,7 +159,7 @@ class Checkpoints:
             tag=tag,
             global_step=named.global_step,
             complete=examined.complete,
-            verified=examined.problem is None,
+            verified=None if examined.changed else examined.problem is None,
             problem=examined.problem,
             verification=examined.verification,
         )

@@ -31,10 +31,13 @@ _TOO_SMALL_TO_TELL_BYTES = 4096
 class Examined:
     """What was found out about one checkpoint."""
 
-    complete: bool | None  # everything is there that should be, by name and by not being empty; None is not known
+    # Whether everything is there that should be, by name and by not being empty. None is not known, as of a checkpoint
+    # that changed while it was looked at.
+    complete: bool | None
     problem: str | None  # the first fault found, as a sentence
     files: tuple[Digested, ...] = ()  # every file, digested; empty unless requested and no fault was found
     verification: Verification | None = None  # None where it was not read
+    changed: bool = False  # while it was looked at: what was found is of neither state
 
 
 def examine(
@@ -54,8 +57,33 @@ def examine(
     remembered: what need not be read again as long as it is the same file; pace: in the background, at that speed, and
     ReadingStoppedError where it was told to stop.
     """
+    contents = walk_checkpoint(folder, named)
+    found = _examined(
+        folder, named, contents, manifests, digests=digests, progress=progress, remembered=remembered, pace=pace
+    )
+    if found.problem is None or _state(contents) == _state(walk_checkpoint(folder, named)):
+        return found
+    return Examined(complete=None, problem=f"it changed while it was read ({found.problem})", changed=True)
+
+
+def _state(contents: Contents) -> object:
+    """Equal for the same files with the same content. Another name for a file, as a pin makes it, changes neither."""
+    return contents.refusal, [(item.name, item.identity, item.size_bytes, item.mtime_ns) for item in contents.files]
+
+
+def _examined(
+    folder: Path,
+    named: Named,
+    contents: Contents,
+    manifests: Path | None,
+    *,
+    digests: bool,
+    progress: Progress | None,
+    remembered: Remembered | None,
+    pace: Pace | None,
+) -> Examined:
     known, written_ns = (_manifest(manifests, named.tag) if manifests else None) or (None, 0)
-    sibling, contents = _sibling(folder, named), walk_checkpoint(folder, named)
+    sibling = _sibling(folder, named)
     if contents.refusal is not None:
         return Examined(complete=False, problem=contents.refusal)
     ours, theirs = _shards(named, contents), _shards(named, sibling) if sibling else {}
