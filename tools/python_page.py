@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 API = (
     ("trainer_hooks", "trainer_hooks/attaching.py", ("attach",)),
     ("trainer_hooks", "trainer_hooks/hook.py", ("Hook",)),
+    ("trainer_hooks.control.boundaries", "trainer_hooks/control/boundaries.py", ("Boundary",)),
     ("sentinel.vocabulary.parking", "sentinel/vocabulary/parking.py", ("ResumeRequest",)),
     ("trainer_hooks", "trainer_hooks/start_decisions.py", ("decisions", "StartDecisions")),
     ("trainer_hooks", "trainer_hooks/export/exporter.py", ("ExporterSettings",)),

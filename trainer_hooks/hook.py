@@ -144,10 +144,10 @@ class Hook:
         """Called before what follows the samples on their way: reports them, as far as they arrive soon."""
         self._readings.await_all()
 
-    def report_park(self, kind: type[Parked | Released], rollback: str) -> None:
+    def report_park(self, kind: type[Parked | Released], rollback: str, *, not_parked: str | None = None) -> None:
         """Called where the training parks, by what waits: the attempt's last record while it is parked, and the end of
-        that where the attempt goes on."""
-        self._reports.park(kind, rollback)
+        that where the attempt goes on; or why it could not be parked."""
+        self._reports.park(kind, rollback, {} if not_parked is None else {"not_parked": not_parked})
 
     def report_memory(self, *, global_step: int, **facts: Any) -> None:
         """Called by what keeps states in memory: fields of MemoryTarget, once all ranks have that state."""

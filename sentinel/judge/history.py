@@ -42,6 +42,7 @@ class Attempt:
     memory: MemoryTarget | None = None  # The last word on the states that its ranks keep in memory
     still: RanksStandStill | None = None  # The last word on ranks that stand still
     parked: Parked | None = None  # The attempt's newest record, where that says so
+    released: Released | None = None  # The last word on a park that is over, or could not be
     finished: RunFinished | None = None
 
     @property
@@ -62,10 +63,12 @@ class Attempt:
             return "finished"
         return f"stopped at step {step}, before its planned end of {' or '.join(short_of)}"
 
-    def say(self, word: MemoryTarget | RanksStandStill) -> None:
+    def say(self, word: MemoryTarget | RanksStandStill | Released) -> None:
         """Of each kind the last word counts."""
         if isinstance(word, MemoryTarget):
             self.memory = word
+        elif isinstance(word, Released):
+            self.released = word
         else:
             self.still = word
 
@@ -141,9 +144,9 @@ class History:
                 attempt.validations.append(record)
             case CheckpointSaved():
                 attempt.saved.append(record)
-            case MemoryTarget() | RanksStandStill():
+            case MemoryTarget() | RanksStandStill() | Released():
                 attempt.say(record)
-            case Parked() | Released():
+            case Parked():
                 pass
             case RunFinished():
                 attempt.finished = record

@@ -158,6 +158,7 @@ def readings_of(history: History, series: Series, **more: Any) -> ReadingsSeen:
 
 
 def _journal(number: int, attempt: Attempt) -> JournalFacts:
+    refused = attempt.released if attempt.released is not None and attempt.released.not_parked is not None else None
     return JournalFacts(
         number=number,
         reported=attempt.started is not None,
@@ -168,4 +169,6 @@ def _journal(number: int, attempt: Attempt) -> JournalFacts:
         end_reason=attempt.end_reason,
         can_park=attempt.started is not None and attempt.started.can_park,
         memory=attempt.memory.held if attempt.memory is not None and attempt.finished is None else (),
+        not_parked_for=refused.rollback if refused is not None else None,
+        why_not_parked=refused.not_parked if refused is not None else None,
     )

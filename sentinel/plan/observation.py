@@ -267,6 +267,8 @@ class JournalFacts:
     end_reason: str | None = None  # how it ended, "finished" only at its planned end; None while it has not
     can_park: bool = False  # whether it has declared that it obeys PARK and RESUME
     memory: tuple[int, ...] = ()  # steps whose states its ranks keep in memory, ascending; none once it has ended
+    not_parked_for: str | None = None  # the rollback for which it was asked to park last, where it could not
+    why_not_parked: str | None = None  # of `not_parked_for`, as a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,9 +169,10 @@ class Parked(AtStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released(AtStep):
-    """The attempt was parked after this step, and trains on as if it had not been."""
+    """The attempt trains on after this step, as if it had not been parked, or since it could not be."""
 
-    rollback: str  # That of Parked
+    rollback: str  # That of Parked, or of PARK
+    not_parked: str | None = None  # Why it was not parked, as a sentence; None: it was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,8 +87,9 @@ class Loop:
         closes()
         self.found["closed_at"] = time.time()
 
-    def _report(self, kind: type[Any], rollback: str) -> None:
-        self.found["records"].append([kind.__name__, rollback, time.time()])
+    def _report(self, kind: type[Any], rollback: str, *, not_parked: str | None = None) -> None:
+        told = kind.__name__ if not_parked is None else not_parked
+        self.found["records"].append([told, rollback, time.time()])
 
 
 def case(

@@ -231,6 +231,8 @@ def test_what_a_resumed_process_starts_is_no_second_job_beside_which_it_would_be
 
 ASKED = {"park_asked_unix_s": 1990.0}
 RESUMED = {"resumed": True, "starts": 1, "last_start_attempt": 1}
+NO = "rank 1 could not close its files (OSError: [Errno 28] No space left on device)"
+SAYS_NO = JournalFacts(number=1, reported=True, can_park=True, not_parked_for=ROLLBACK, why_not_parked=NO)
 OVER = {"journals": (JournalFacts(number=1, reported=True, can_park=True, finished=True),)}
 
 
@@ -242,6 +244,7 @@ OVER = {"journals": (JournalFacts(number=1, reported=True, can_park=True, finish
             training(),
             "attempt 1 is not parked within 120 s: the newest record of the newest attempt is not `parked`",
         ),
+        (decided(**ASKED), training(journals=(SAYS_NO,)), f"attempt 1 could not be parked: {NO}"),
         (
             decided(**ASKED),
             gone(training()),

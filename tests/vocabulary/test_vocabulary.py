@@ -67,6 +67,7 @@ def test_a_sample_is_read_as_it_was_written(sample: Sample) -> None:
         RunStarted(attempt=3, time_unix_s=1.5, in_place=True, can_park=True),
         Parked(attempt=2, global_step=20, time_unix_s=1.5, rollback="incident-1-r1"),
         Released(attempt=2, global_step=20, time_unix_s=1.5, rollback="incident-1-r1"),
+        Released(attempt=2, global_step=20, time_unix_s=1.5, rollback="incident-1-r2", not_parked="rank 1 was late"),
         RunFinished(attempt=2, global_step=20, time_unix_s=1.5, reason="sigterm"),
     ],
 )

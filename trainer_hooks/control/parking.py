@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed import distributed_c10d
@@ -45,10 +45,12 @@ GRACE_S = 30.0  # After the deadline the other ranks wait so long for rank 0's w
 LEAVE_S = 60.0  # Within this time all ranks have heard that they go on
 LINGER_S = 5.0  # Rank 0, whose process may hold the store, waits so long for the others to hear that the training ends
 
-Report = Callable[[type[Parked | Released], str], None]
-"""Puts such a record, with the rollback, into the journal; called on rank 0."""
-
 _parks = count(1)  # of this process: the keys of each are its own in the store
+
+
+class Report(Protocol):
+    def __call__(self, kind: type[Parked | Released], rollback: str, *, not_parked: str | None = None) -> None:
+        """Puts such a record into the journal; called on rank 0."""
 
 
 class ParkLostError(RuntimeError):
@@ -84,13 +86,15 @@ class Parking:
 
         `close` closes all that this rank writes to. `stop`: the level that this rank is asked to stop with, say by a
         signal. ParkLostError where a rank is lost while the training is parked."""
-        place = _Place.new()
+        place, asked = _Place.new(), self.file.request
         try:
             request, why = self._gathered(place, close)
         except (TimeoutError, RuntimeError) as error:  # this rank alone: the others will miss it, and train on too
             request, why = None, str(error)
         if why or request is None:
             log.log(place.level, "sentinel: the training is not parked: %s; it goes on", why)
+            if place.rank == 0 and asked is not None and asked.rollback != self._parked_for:
+                report(Released, asked.rollback, not_parked=why)
             return AfterPark()
         if place.rank == 0:
             report(Parked, request.rollback)

@@ -60,7 +60,7 @@ class Reports:
                 raise TypeError(f"RunStarted has no field {', '.join(unknown)}")
         with self._guard("report the start"):
             self.started = True
-            known = {"applied_once": (), **process_facts(), **known, "attempt": self.attempt}
+            known = {**process_facts(), **known, "attempt": self.attempt}
             with self._guard("read what the optimizer runs with"):
                 known = {**adam_settings.facts(self._engine), **known}
             self.put(RunStarted(**{**known, **at_start(), **told}))
@@ -73,9 +73,9 @@ class Reports:
         with self._guard("report the checkpoint"):
             self.put(CheckpointSaved(**{**self.now(), **facts}, tag=tag))
 
-    def park(self, kind: type[Parked | Released], rollback: str) -> None:
+    def park(self, kind: type[Parked | Released], rollback: str, told: Mapping[str, Any]) -> None:
         with self._guard("report the park"):
-            self.put(kind(**self.now(), rollback=rollback))
+            self.put(kind(**self.now(), rollback=rollback, **told))
 
     def memory(self, global_step: int, facts: Mapping[str, Any]) -> None:
         with self._guard("report the state in memory"):

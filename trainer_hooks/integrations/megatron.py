@@ -117,6 +117,7 @@ class MegatronHook:
 
         def hooked_load(*positional: Any, **named: Any) -> Any:
             result = load(*positional, **named)
+            self._saved = self._evaluated_at = None  # what is trained from here on saves under the same names
             with self._guard("read what an earlier attempt left"):
                 left = (result[1] or {}).get(_KEY)
                 if left is not None:

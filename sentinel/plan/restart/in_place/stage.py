@@ -83,7 +83,9 @@ def _parked(decision: Rollback, facts: Facts, sentence: str) -> StageSeen:
 
 def _parks(decision: Rollback, facts: Facts, policy: Policy) -> StageSeen:
     since, number = decision.park_asked_unix_s, decision.after_attempt
-    doubt = why_not_parked(facts.liveness, decision.id)
+    doubt, newest = why_not_parked(facts.liveness, decision.id), facts.latest
+    if since is not None and newest is not None and newest.not_parked_for == decision.id:
+        return StageSeen(stage=Stage.LOST, why=f"attempt {number} could not be parked: {newest.why_not_parked}")
     if since is not None and facts.now_unix_s - since > policy.park_within_s:
         why = f"attempt {number} is not parked within {policy.park_within_s:.0f} s: {doubt}"
         return StageSeen(stage=Stage.LOST, why=why)
