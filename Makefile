@@ -36,7 +36,7 @@ check:
 
 rest: setup # the second tier without the first: with `make test` before it, `make full`
 	@$(MAKE) --no-print-directory --output-sync --jobs=4 wandb trl llamafactory olmo_core
-	@echo "==> tests of the second tier, on $(WORKERS) workers: about half an hour to forty minutes on two cores"
+	@echo "==> tests of the second tier, on $(WORKERS) workers: about an hour on two cores"
 	@$(PYTEST) -m 'full and not soak'
 
 full: setup

@@ -47,6 +47,7 @@ def test_files_outside_the_docs_come_along(site: Path) -> None:
     assert "../repository/examples/deepspeed_three_lines.py" in (site / "ATTACH" / "index.html").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("line", "says"),
     [

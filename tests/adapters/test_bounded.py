@@ -160,6 +160,7 @@ SLOW = (*[*HOSTILE][:3], *[*HOSTILE][6:9])  # gigabytes are unpacked, and rows c
 CPU_S, BYTES, TABLE_BYTES = 40, 1200 * MIB, 600 * MIB
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "make",
     [*full(SLOW), *(make for make in HOSTILE if make not in SLOW)],
@@ -204,6 +205,7 @@ def test_a_log_with_an_endless_line_is_followed_in_bounded_memory(tmp_path: Path
     assert most < 40 * MIB
 
 
+@pytest.mark.full
 def test_an_honest_log_of_a_hundred_megabytes_is_read_whole_from_its_gzip_file(tmp_path: Path) -> None:
     line = " iteration %8d/ 9999999 | consumed samples: %12d | lm loss: %.6E | grad norm: %.3f |\n"
     lines = [line % (n, 8 * n, 3 + n % 977 / 1000, 1 + n % 331 / 100) for n in range(1, 1_200_000)]

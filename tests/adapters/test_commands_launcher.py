@@ -115,6 +115,7 @@ def test_a_job_is_started_seen_stopped_and_its_last_words_kept(scheduler: Path) 
     assert Path(seen.last_log).read_text() == f"the last words of {told.stem}\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["list-fails", "list-hangs", "garbage", "odd-state"])
 def test_what_is_not_answered_or_not_understood_is_unknown_and_nothing_is_done(scheduler: Path, mode: str) -> None:
     launcher = CommandsLauncher(settings_of(scheduler, timeout_s=3.0 if mode == "list-hangs" else 20.0))

@@ -141,6 +141,7 @@ def test_a_counter_says_in_openmetrics_what_it_counted_last_and_a_gauge_has_no_p
     assert "incident-1" not in plain
 
 
+@pytest.mark.full
 def test_prometheus_knows_which_incident_an_action_was_for_also_one_of_hours_ago(tmp_path: Path) -> None:
     then = round(time.time()) - 3 * 3600.0
     action = Shown("sentinel_actions_total", 1.0, ("tr8", "stop_job", "done"), exemplar({"incident": "i-1"}, then))
@@ -169,6 +170,7 @@ def test_clients_that_never_ask_hold_up_nobody(tmp_path: Path) -> None:
             connection.close()
 
 
+@pytest.mark.full
 def test_who_comes_when_all_rooms_are_taken_is_sent_away_and_served_once_they_are_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

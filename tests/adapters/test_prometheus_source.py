@@ -110,6 +110,7 @@ kind = "elsewhere"
 """
 
 
+@pytest.mark.full
 def test_the_verdict_from_prometheus_is_the_journals(server: Server, tmp_path: Path, diverging: list[Sample]) -> None:
     journal = judged(diverging[:1250]).alarm
     trainer = Trainer(server.targets[0])

@@ -79,17 +79,20 @@ def dripping(port: int, number: int) -> Iterator[list[socket.socket]]:
             thread.join(30)
 
 
+@pytest.mark.full
 def test_slow_sockets_do_not_blind_the_metrics() -> None:
     with serving() as server, dripping(server.port, 64):
         for _ in range(3):
             assert scrape(server)[0] == 200
 
 
+@pytest.mark.full
 def test_slow_sockets_do_not_blind_the_page(tmp_path: Path) -> None:
     with triage(tmp_path, None) as server, dripping(server.server_address[1], 200):
         assert b"200 OK" in said(server.server_address[1], b"GET /document.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 
+@pytest.mark.full
 def test_a_head_has_one_deadline_however_its_bytes_are_spread() -> None:
     with serving() as server, dripping(server.port, 1) as (client,):
         began_s = time.monotonic()

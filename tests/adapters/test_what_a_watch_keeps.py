@@ -122,6 +122,7 @@ def test_an_incident_is_opened_with_all_that_came_before_it(tmp_path: Path) -> N
     assert (onset.onset_samples, onset.onset_tokens) == (16 * (STEPS + 1), 2048 * (STEPS + 1) + 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("away", ["rotated", "cut", "gone"])
 def test_what_a_log_told_is_told_again_when_the_log_is_no_more(tmp_path: Path, away: str) -> None:
     log = tmp_path / "log.txt"

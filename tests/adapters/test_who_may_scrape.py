@@ -199,6 +199,7 @@ def refusals(asked: Asked) -> dict[str, str]:
     return {"no-token": "", "no-trust": ""} | {t["labels"]["job"]: t["lastError"] for t in found["activeTargets"]}
 
 
+@pytest.mark.full
 def test_a_prometheus_that_trusts_the_authority_and_has_the_token_finds_it_by_its_announcement(
     keys: Path, token_file: Path, tmp_path: Path
 ) -> None:

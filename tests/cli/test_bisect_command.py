@@ -37,6 +37,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_a_dry_run_under_commands_says_what_would_be_refused_and_the_command_itself_is_wrong_usage(run: Path) -> None:
     why = "[launcher] kind is 'commands': sentinel does not know how to start a probe"
     dry = sentinel(run, "bisect", "--dry-run")

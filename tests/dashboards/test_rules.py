@@ -24,6 +24,7 @@ def test_prometheus_takes_the_rules() -> None:
     assert said.count("SUCCESS") == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
 def test_alerts_fire_when_they_should_and_only_then(cases: Path) -> None:
     assert "SUCCESS" in promtool("test", "rules", cases)

@@ -62,6 +62,7 @@ def test_it_lints_strictly(values: Path) -> None:
     assert "[WARNING]" not in ran.stdout
 
 
+@pytest.mark.full
 @each_values
 @pytest.mark.parametrize("version", ["1.25.0", "1.37.0"])
 def test_kubernetes_takes_what_it_renders(values: Path, version: str, tmp_path: Path) -> None:

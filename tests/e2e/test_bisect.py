@@ -88,6 +88,7 @@ def killed_and_gone_on_with(folder: Path, path: Path) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
+@pytest.mark.full
 def test_a_killed_bisect_goes_on_names_the_samples_and_leaves_the_runs_folders_as_they_were(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         deepspeed(tmp_path / "checkpoints", step)

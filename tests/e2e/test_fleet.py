@@ -73,6 +73,7 @@ def test_a_run_that_hangs_holds_up_no_other(folder: Folder) -> None:
         watch.says("interrupted in the middle of a turn: stuck0, stuck1,")
 
 
+@pytest.mark.full
 def test_a_daemon_that_was_killed_is_made_up_for_by_the_next_one(folder: Folder) -> None:
     for name in "abc":
         folder.run(name)
@@ -87,6 +88,7 @@ def test_a_daemon_that_was_killed_is_made_up_for_by_the_next_one(folder: Folder)
         assert "another sentinel" not in watch.said()
 
 
+@pytest.mark.full
 def test_sighup_takes_up_what_is_new_lets_go_what_is_gone_and_leaves_alone_what_is_wrong(folder: Folder) -> None:
     for name in "abc":
         folder.run(name)
@@ -118,6 +120,7 @@ def test_sighup_takes_up_what_is_new_lets_go_what_is_gone_and_leaves_alone_what_
         assert watch.ends() == 0
 
 
+@pytest.mark.full
 def test_a_run_that_another_daemon_watches_is_said_and_taken_over_once_that_is_gone(folder: Folder) -> None:
     for name in "ab":
         folder.run(name)
@@ -148,6 +151,7 @@ def test_a_lock_that_was_lost_lets_one_run_go_and_it_is_taken_up_again(folder: F
         watch.shows(verdict("a", "healthy"), verdict("b", "healthy"))
 
 
+@pytest.mark.full
 def test_what_one_run_ends_with_is_said_and_paged_and_the_others_go_on(folder: Folder) -> None:
     marks = folder.path / "pages"
     paging = ["[[paging.command]]", f"command = ['sh', '-c', 'cat >> {marks}']"]
@@ -165,6 +169,7 @@ def test_what_one_run_ends_with_is_said_and_paged_and_the_others_go_on(folder: F
     assert json.loads((folder.path / ".sentinel" / "fleet" / "scrape-watch.json").read_text())  # it is missed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("finished", "code"), [({"a": "finished", "b": "finished"}, 0), ({"a": "finished", "b": "error: oom"}, 1)]
 )
@@ -176,6 +181,7 @@ def test_of_several_exit_codes_the_largest_counts(folder: Folder, finished: dict
         assert watch.ends() == code, watch.said()
 
 
+@pytest.mark.full
 def test_all_that_is_wrong_is_said_before_the_first_turn(folder: Folder) -> None:
     folder.run("a", "[policy]", "mode = 'pray'")
     folder.run("b")
@@ -213,6 +219,7 @@ def test_one_prometheus_target_has_the_verdict_of_every_run(folder: Folder) -> N
         assert asked.alerts("pending")["SentinelSilent"]["labels"]["run"].startswith("the runs of the watch at ")
 
 
+@pytest.mark.full
 def test_a_probe_finds_it_alive_while_turns_are_made(folder: Folder) -> None:
     folder.run("a")
     folder.run("b")

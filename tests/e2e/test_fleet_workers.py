@@ -17,6 +17,8 @@ from sentinel.vocabulary.errors import LockHeld
 from tests.adapters.pagers import until
 from tests.support.fleets import Folder, Watch, verdict
 
+pytestmark = pytest.mark.full
+
 MANY = 53  # more than one worker is given before another is started
 
 
@@ -105,7 +107,6 @@ def test_a_worker_that_is_killed_is_replaced_and_its_runs_go_on(folder: Folder) 
     assert not list(folder.path.glob("s-*/lock"))
 
 
-@pytest.mark.full
 def test_many_runs_are_spread_over_the_workers_and_one_scrape_has_them_all(folder: Folder) -> None:
     names = configured(folder, MANY, pace_s=1.0)
     with folder.watch("--all", "--workers", "2") as watch:

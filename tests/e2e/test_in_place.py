@@ -127,6 +127,7 @@ def test_a_rollback_by_hand_moves_the_files_and_resumes_the_same_process(run: Pa
         assert process.poll() is None
 
 
+@pytest.mark.full
 def test_event_files_that_the_parked_process_has_closed_are_cut(run: Path) -> None:
     """The process lives, and its number is in their names."""
     configured(run)
@@ -148,6 +149,7 @@ def kept(run: Path) -> str:
     return str([one["tag"] for one in shown if one["in_memory"] and one["certified"]][-1])
 
 
+@pytest.mark.full
 def test_a_rollback_to_a_state_in_memory_resumes_from_it_and_latest_names_the_checkpoint_before_it(run: Path) -> None:
     configured(run)
     with training(run) as process:
@@ -175,6 +177,7 @@ def test_a_rollback_to_a_state_in_memory_resumes_from_it_and_latest_names_the_ch
         assert [path.stat().st_ino for path in later] == inodes != []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("does", ["dies", "deaf"])
 def test_where_the_state_in_memory_is_lost_with_its_process_the_checkpoint_before_it_is_the_target(
     run: Path, does: str
@@ -198,6 +201,7 @@ def test_where_the_state_in_memory_is_lost_with_its_process_the_checkpoint_befor
         assert lost in json.dumps(shown)
 
 
+@pytest.mark.full
 def test_a_persons_word_is_a_new_job(run: Path) -> None:
     configured(run)
     with training(run) as process:
@@ -209,6 +213,7 @@ def test_a_persons_word_is_a_new_job(run: Path) -> None:
         assert not {"park", "resume"} & {*done(run)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("does", "why"),
     [
@@ -311,6 +316,7 @@ def killed_after(run: Path, what: str) -> None:
 CUTS = ["park", "quarantine_checkpoints", "point_latest", "write_overrides", "resume"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", CUTS)
 def test_a_watch_goes_on_where_a_command_was_killed_and_the_trainer_waits_for_it(run: Path, kind: str) -> None:
     configured(run, policy="")
@@ -322,6 +328,7 @@ def test_a_watch_goes_on_where_a_command_was_killed_and_the_trainer_waits_for_it
         assert "start_job" not in done(run)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["quarantine_checkpoints", "write_overrides"])
 def test_a_trainer_that_is_killed_while_it_is_parked_is_started_by_a_new_job(run: Path, kind: str) -> None:
     configured(run, policy="")
@@ -336,6 +343,7 @@ def test_a_trainer_that_is_killed_while_it_is_parked_is_started_by_a_new_job(run
         assert given_up == [f"the trainer of attempt 1 is gone: {given_up[0].partition(': ')[2]}"]
 
 
+@pytest.mark.full
 def test_a_pause_lets_a_parked_trainer_train_on_where_nothing_has_moved(run: Path) -> None:
     configured(run, policy="")
     with training(run) as process:
@@ -350,6 +358,7 @@ def test_a_pause_lets_a_parked_trainer_train_on_where_nothing_has_moved(run: Pat
         assert done(run)[-1] == "release"
 
 
+@pytest.mark.full
 def test_kill_while_it_is_parked_ends_the_trainer_and_nothing_is_started_before_it_is_taken_away(run: Path) -> None:
     configured(run, policy="")
     with training(run) as process:

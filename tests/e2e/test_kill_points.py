@@ -15,7 +15,7 @@ from tests.e2e.stepping import BY_HAND, UNDO, WATCH, Scenario, as_a_fork, as_a_p
 from tests.tiers import full
 
 WHY_NOT = why_not()
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")]
 
 LOG = "state/incidents.jsonl"
 

@@ -32,7 +32,10 @@ def _nobody_may_run_python() -> bool:
     return tried.returncode == 0
 
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="another account and another machine need root")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(os.getuid() != 0, reason="another account and another machine need root"),
+]
 
 
 @pytest.fixture
@@ -92,7 +95,6 @@ def test_a_fresh_journal_without_a_visible_job_is_unknown_and_a_person_is_paged(
     assert not [e for e in events(run) if e["event"] in ("intent", "opened")]
 
 
-@pytest.mark.full
 def test_nothing_is_taken_for_gone_before_it_was_silent_for_so_long_and_then_it_is(run: Path) -> None:
     configure(run, local(run), judge="gone_after_s = 4.0\nstalled_after_s = 2.0")
     with training(run, names=()):
@@ -116,7 +118,6 @@ def test_status_by_a_colleague_says_unknown_and_not_down(run: Path) -> None:
         assert "job state unknown" in sentinel(run, "status", before=OTHER_HOST).stdout
 
 
-@pytest.mark.full
 def test_a_trainer_that_is_seen_dead_is_started_again_however_young_its_last_sample_is(run: Path) -> None:
     configure(run, local(run))
     with training(run):
@@ -129,7 +130,6 @@ def test_a_trainer_that_is_seen_dead_is_started_again_however_young_its_last_sam
     assert [e["newest_attempt"] for e in started] == list(range(1, len(started) + 1))
 
 
-@pytest.mark.full
 def test_no_more_than_so_many_starts_an_hour(run: Path) -> None:
     configure(run, "command = ['false']")
     text = (run / "live.toml").read_text()
@@ -147,7 +147,6 @@ def test_no_more_than_so_many_starts_an_hour(run: Path) -> None:
     assert "sentinel has started the job 2 times in the last hour" in ran.stderr
 
 
-@pytest.mark.full
 def test_a_trainer_that_has_no_room_for_its_samples_is_not_taken_for_one_that_hangs(run: Path) -> None:
     """Its journal does not grow and it saves nothing; what the hook still does is to touch the journal."""
     configure(run, local(run), judge="stalled_after_s = 2.0")
@@ -171,7 +170,6 @@ def test_a_trainer_that_has_no_room_for_its_samples_is_not_taken_for_one_that_ha
     assert not [e for e in events(run) if e["event"] in ("intent", "alert_firing")]
 
 
-@pytest.mark.full
 def test_a_rollback_after_the_incident_log_is_lost_gets_an_id_of_its_own(run: Path) -> None:
     """Else the attempt that runs would be taken for the one that this rollback has started, and nothing be done."""
     configure(run, local(run))

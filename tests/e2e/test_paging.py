@@ -134,6 +134,7 @@ def hook(url: str, **keys: Any) -> str:
     )
 
 
+@pytest.mark.full
 def test_a_divergence_that_needs_a_person_reaches_every_channel(tmp_path: Path, web: Receiver) -> None:
     got = tmp_path / "phone.json"
     words = [sys.executable, "-c", "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + '\\n')", str(got)]
@@ -184,6 +185,7 @@ def test_a_pager_that_hangs_delays_no_turn_and_no_other_channel(tmp_path: Path, 
         assert "not delivered: silent" in watch.log.read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["before the outbox", "before the delivery"])
 def test_a_daemon_that_is_killed_before_its_page_was_delivered_is_made_up_for(
     tmp_path: Path, web: Receiver, when: str
@@ -230,6 +232,7 @@ def test_a_network_that_is_away_loses_no_page_even_when_the_watch_ends(tmp_path:
     assert not waiting(tmp_path)
 
 
+@pytest.mark.full
 def test_what_a_person_settles_is_resolved_without_a_watch(tmp_path: Path, web: Receiver) -> None:
     path = write_run(tmp_path, hook(web.url), policy="mode = 'act'\nrollback_budget = 0")
     diverged(tmp_path)
@@ -240,6 +243,7 @@ def test_what_a_person_settles_is_resolved_without_a_watch(tmp_path: Path, web: 
     assert len(web.requests) == 3  # a person's own rollback pages nobody
 
 
+@pytest.mark.full
 def test_no_secret_is_in_a_log_or_in_the_state_folder(tmp_path: Path, web: Receiver) -> None:
     (tmp_path / "token").write_text(SECRET + "-in-a-file\n")
     dead = f"http://localhost:{free_port()}/{SECRET}"
@@ -266,6 +270,7 @@ def test_no_secret_is_in_a_log_or_in_the_state_folder(tmp_path: Path, web: Recei
     assert not any(SECRET in text for text in said)
 
 
+@pytest.mark.full
 def test_a_watch_whose_pager_misses_its_token_does_not_begin_and_names_it(tmp_path: Path, web: Receiver) -> None:
     path = write_run(tmp_path, hook(web.url, token_env="NOT_THERE"))  # noqa: S106 - a variable's name
     assert "token_env: the environment has no NOT_THERE" in sentinel(path, "watch", "--once", expect=2).stderr
@@ -346,6 +351,7 @@ def test_a_restarted_job_that_dies_at_once_is_told_with_its_last_lines_and_witho
     assert down["details"]["last_lines"] in down["text"]
 
 
+@pytest.mark.full
 def test_a_watch_that_ends_by_an_error_says_so_and_says_when_it_is_back(tmp_path: Path, web: Receiver) -> None:
     path = write_run(tmp_path, hook(web.url))
     log = tmp_path / "state" / "incidents.jsonl"

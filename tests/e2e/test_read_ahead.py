@@ -42,6 +42,7 @@ def rollback(path: Path, tag: str) -> dict[str, object]:
     return target
 
 
+@pytest.mark.full
 def test_a_rollback_reads_nothing_of_what_was_read_ahead_and_says_when_it_was(tmp_path: Path) -> None:
     folder, path = set_up(tmp_path)
     for file in tmp_path.glob("c-tr8/*/*"):
@@ -66,6 +67,7 @@ def test_a_rollback_reads_nothing_of_what_was_read_ahead_and_says_when_it_was(tm
     assert (changed["files_read"], changed["bytes_read"]) == (1, shard.stat().st_size)
 
 
+@pytest.mark.full
 def test_a_run_that_is_not_well_is_not_read_on_and_no_turn_waits(tmp_path: Path) -> None:
     folder, path = set_up(tmp_path, "read_ahead_mb_per_s = 0.001")  # some 46 KB: three quarters of a minute
     with folder.watch("--run", str(path), "--observe") as watch:

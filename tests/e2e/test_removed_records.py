@@ -32,6 +32,7 @@ def shown(run: Path, *words: str) -> str:
     return subprocess.run(line(run, words), capture_output=True, text=True, check=False, timeout=60).stdout
 
 
+@pytest.mark.full
 def test_a_winner_that_became_the_run_is_told_and_undone(runs: Path, tmp_path: Path) -> None:
     run = copy_run(runs / "adopted", tmp_path.resolve() / "run")
     assert "goes on from incident-1-p2" in shown(run, "incident", "incident-1")
@@ -48,6 +49,7 @@ def test_a_winner_that_became_the_run_is_told_and_undone(runs: Path, tmp_path: P
     assert "incident-1 was undone: attempt 2 belongs to what was taken back" in shown(run, "status")
 
 
+@pytest.mark.full
 def test_what_was_killed_on_its_way_is_left_as_it_is_for_a_person_and_undone(runs: Path, tmp_path: Path) -> None:
     run = copy_run(runs / "halfway", tmp_path.resolve() / "run")
     note = run / ROOM / "incident-1-r1" / "adoption.json"
@@ -66,6 +68,7 @@ def test_what_was_killed_on_its_way_is_left_as_it_is_for_a_person_and_undone(run
     assert not cut_short.exists()
 
 
+@pytest.mark.full
 def test_a_race_that_is_not_over_is_left_to_a_person_closed_by_undo_and_purged(runs: Path, tmp_path: Path) -> None:
     run = copy_run(runs / "before", tmp_path.resolve() / "run")
     log = run / "state" / "incidents.jsonl"

@@ -15,7 +15,7 @@ from tests.triage.runs import falls_ill_again
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="not installed: apt-get install chromium")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(CHROMIUM is None, reason="not installed: apt-get install chromium")]
 
 
 @pytest.fixture(scope="module")

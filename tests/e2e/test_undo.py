@@ -43,6 +43,7 @@ def tags(folder: Path) -> list[str]:
     return sorted(p.name for p in (folder / "checkpoints").glob("global_step*"))
 
 
+@pytest.mark.full
 def test_undo_of_the_newer_says_what_the_older_one_holds_and_how_it_comes_back(run: Path, built: Path) -> None:
     said = sentinel(run, "undo", "--yes")
     assert tags(run) == ["global_step20", "global_step40"]
@@ -77,6 +78,7 @@ def test_undo_tells_the_command_that_starts_the_job_again(run: Path) -> None:
     assert shlex.split(typed)[0] == "cd"
 
 
+@pytest.mark.full
 def test_a_pin_of_the_watch_goes_with_the_line_that_is_moved_away_and_a_persons_stays(
     built: Path, tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_quarantine_on_another_filesystem_is_refused_before_anything_is_moved(
     assert incidents(run) == ()
 
 
+@pytest.mark.full
 def test_an_undo_in_another_or_an_empty_save_folder_is_refused_and_comes_back_with_the_right_one(
     run: Path, built: Path
 ) -> None:
@@ -153,6 +156,7 @@ def test_an_undo_in_another_or_an_empty_save_folder_is_refused_and_comes_back_wi
     assert live(run) == live(built)
 
 
+@pytest.mark.full
 def test_a_checkpoint_that_somebody_took_out_of_the_quarantine_is_named_before_anything_is_done(
     run: Path, built: Path
 ) -> None:
@@ -166,6 +170,7 @@ def test_a_checkpoint_that_somebody_took_out_of_the_quarantine_is_named_before_a
     assert live(run).keys() == live(built).keys() - lost
 
 
+@pytest.mark.full
 def test_purge_names_what_no_rollback_moved_and_an_original_that_has_grown_and_deletes_nothing(run: Path) -> None:
     room = run / "checkpoints" / ".sentinel-quarantine" / "incident-2"
     (room / "mine").mkdir()

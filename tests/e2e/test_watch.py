@@ -33,6 +33,8 @@ from tests.hooks.trainer import losses, train
 from tests.support.log_lines import lines_of
 from tests.support.watch_command import SENTINEL
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def run(diverged: Path, tmp_path: Path) -> Path:
@@ -256,7 +258,6 @@ runpy.run_module("trainer_hooks.gpt", run_name="__main__")
 """A trainer that goes no further than the middle between two saves: however slow who kills it is, it has not ended."""
 
 
-@pytest.mark.full
 def test_a_crash_costs_the_steps_since_the_last_checkpoint_and_nothing_else(tmp_path: Path) -> None:
     """Killed in the middle, started again by watch: the same losses as a run that nobody touched, bit for bit."""
     words = ("--steps", "60", "--save-interval", "10", "--run", "small")
@@ -326,7 +327,6 @@ def test_an_incident_tells_its_story_and_the_chronicle_keeps_it(run: Path, tmp_p
     assert (tmp_path / "told" / "incident-1.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.full
 def test_pause_is_seen_by_a_watch_and_resume_lets_it_go_on(run: Path) -> None:
     before = inventory(run)
     sentinel(run, "pause", "--reason", "the file server is being moved")
@@ -351,7 +351,6 @@ def test_a_dry_run_has_a_price(run: Path) -> None:
     assert plan["unconfirmed"] == []
 
 
-@pytest.mark.full
 def test_a_pinned_checkpoint_outlives_a_retention_and_is_rolled_back_to(run: Path) -> None:
     target = targeted(run)
     before = inventory(run, f"checkpoints/{target}")
@@ -467,7 +466,6 @@ def test_only_a_person_deletes_and_only_what_is_closed(run: Path) -> None:
     assert "deleted: this can't be undone any more" in sentinel(run, "incident", "incident-1").stdout
 
 
-@pytest.mark.full
 def test_watch_pins_the_last_healthy_checkpoint_by_itself(tmp_path: Path) -> None:
     words = ("--steps", "120", "--save-interval", "10", "--run", "small")
     (tmp_path / "demo.toml").write_text(

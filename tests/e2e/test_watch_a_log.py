@@ -104,6 +104,7 @@ def events(run: Path) -> list[dict[str, Any]]:
     return [dict(event) for event in lines_of(run / "state" / "incidents.jsonl")]
 
 
+@pytest.mark.full
 def test_a_divergence_is_seen_in_a_log_while_it_is_written_and_nothing_is_done(run: Path) -> None:
     line = [*SENTINEL, "watch", "--run", str(run / "tr8.toml")]
     with training(run, 480), running(*line, folder=run, name="watch") as watch:

@@ -54,6 +54,7 @@ WELL = [3 + 4 * step**-0.5 + 0.01 * (step % 3) for step in range(1, 301)]
 ILL = [*WELL[:150], *(loss + 3.5 for loss in WELL[150:])]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("losses", "answer", "said"), [(WELL, 0, "is healthy"), (ILL, 1, "is diverged")])
 def test_what_samples_say_is_the_verdict(tmp_path: Path, losses: list[float], answer: int, said: str) -> None:
     journal(tmp_path, losses, time.time())
@@ -72,6 +73,7 @@ def test_a_job_that_is_expected_to_be_here_and_is_not_is_down(tmp_path: Path) ->
     assert "no process is left" in look(configured(tmp_path, "local")).stderr
 
 
+@pytest.mark.full
 def test_that_nobody_sees_the_job_is_no_trouble_to_page_for(tmp_path: Path) -> None:
     journal(tmp_path, WELL, time.time())
     path = configured(tmp_path, "elsewhere")
@@ -81,6 +83,7 @@ def test_that_nobody_sees_the_job_is_no_trouble_to_page_for(tmp_path: Path) -> N
     assert told == []
 
 
+@pytest.mark.full
 def test_a_run_that_falls_silent_is_not_called_healthy(tmp_path: Path) -> None:
     journal(tmp_path, WELL, time.time() - 36_000)
     path = configured(tmp_path, "elsewhere")

@@ -14,6 +14,8 @@ from tests.hooks.torchrun import lines_of
 from tests.tiers import full
 from trainer_hooks.sample.adam_settings import AdamSettings
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module", params=[1, *full([2])], ids=["1 rank", "2 ranks"])
 def cases(request: pytest.FixtureRequest) -> list[dict[str, Any]]:

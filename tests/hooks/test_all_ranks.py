@@ -8,7 +8,7 @@ import pytest
 from tests.support.rank_cases import Case, run
 from trainer_hooks.ranks import Ranks
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
 STEPS = 60
 CASES = (
@@ -108,7 +108,6 @@ def test_the_interpreter_ends_after_the_threads_that_call_torch(cases: dict[str,
     assert [told["exit"] for told in cases["ends_with_a_slow_thread:6:4"].values()] == [0] * 6
 
 
-@pytest.mark.full
 def test_64_ranks_with_a_slow_a_stopped_and_a_dead_one() -> None:
     cases = run("many:64:64")
     first = cases["many:64:64"][0]
@@ -119,7 +118,6 @@ def test_64_ranks_with_a_slow_a_stopped_and_a_dead_one() -> None:
     assert sum(told["exit"] == 0 for told in cases["many:64:64"].values()) == 63
 
 
-@pytest.mark.full
 def test_66_ranks_at_the_default_fan_read_every_step() -> None:
     first = run("pauses:66:64")["pauses:66:64"][0]
     assert (first["levels"], first["right"], first["wrong"]) == (2, STEPS, [])

@@ -103,6 +103,7 @@ def test_where_a_part_of_v_is_not_read_its_share_is_reported_and_no_norm(
     assert sum(p.numel() for p in first.parameters()) == sum(p.numel() for p in second.parameters())
 
 
+@pytest.mark.full
 def test_a_subclass_of_tensor_ends_no_process() -> None:
     """In a process of its own: a kernel that reads at its address is a SIGSEGV."""
     program = (

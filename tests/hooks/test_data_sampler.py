@@ -84,6 +84,7 @@ def test_every_order_of_a_few_comes_up_about_as_often() -> None:
     assert max(orders.values()) < 1.5 * min(orders.values()) + 100
 
 
+@pytest.mark.full
 @settings(deadline=None)
 @given(CURRICULA, BATCHES, st.integers(0, 9), st.integers(1, STEPS))
 def test_a_resume_at_any_step_sees_what_the_run_without_one_sees(
@@ -173,6 +174,7 @@ def test_a_position_gives_the_same_samples_however_often_it_is_asked_for(
     assert order.first(last) == last
 
 
+@pytest.mark.full
 @settings(deadline=None)
 @given(CURRICULA, BATCHES, st.integers(0, 9), st.integers(0, 20))
 def test_a_reseed_changes_what_is_to_come_and_nothing_else(

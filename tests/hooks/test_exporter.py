@@ -224,6 +224,7 @@ def test_settings_that_are_wrong_are_told_at_once_and_leave_no_thread(keys: Path
 # Clients that misbehave
 
 
+@pytest.mark.full
 def test_a_thousand_silent_connections_hold_up_nobody() -> None:
     with ExitStack() as stack, serving() as (exporter, failed):
         silent = []

@@ -105,6 +105,7 @@ def test_the_ledger_holds_on_another_number_of_ranks_and_before_the_range(tmp_pa
     assert starts(tmp_path)[-1].skipped_samples == 8
 
 
+@pytest.mark.full
 def test_moments_are_reset_once_and_settings_hold_at_every_start(tmp_path: Path) -> None:
     train(tmp_path, "--steps", "10", "--save-interval", "10", *ALIKE)
     decide(tmp_path, 10, standing=TrainingSettings(adam_beta2=0.95, clip_grad=0.5), reset_moments=True, seed=7)
@@ -168,6 +169,7 @@ def test_a_free_option_is_taken_and_echoed(tmp_path: Path) -> None:
     assert (started.settings["eps"], started.settings["micro_batch"]) == (1e-6, 2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("standing", "once", "says"),
     [

@@ -30,7 +30,7 @@ from sentinel.vocabulary.sample import (
 from tests.adapters.pagers import until
 from tests.hooks.trainer import command, environment, losses, records, train, under_way
 
-pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # several processes start, on however few processors
 
 BY_NAME = {change.name: change for change in CHANGES}
 LONG_S = 300.0

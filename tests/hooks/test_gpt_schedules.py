@@ -26,6 +26,8 @@ from sentinel.vocabulary.training_settings import TrainingSettings
 from tests.hooks.torchrun import lines_of
 from tests.hooks.trainer import SMALL, losses, records, starts
 
+pytestmark = pytest.mark.full
+
 FULL = 32
 SLW = ("--seqlen-start", "8", "--seqlen-warmup-steps", "5")
 KEPT = (*SLW, "--seqlen-shorten", "truncate_keep")

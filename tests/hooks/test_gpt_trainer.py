@@ -101,6 +101,7 @@ def overrides(step: int, *, seed: int | None = None) -> str:
     )
 
 
+@pytest.mark.full
 def test_overrides_take_effect_at_the_anchor_and_only_the_standing_ones_afterwards(tmp_path: Path) -> None:
     train(tmp_path, "--steps", "10", "--save-interval", "10", "--lr-decay", "100")
     (tmp_path / "state" / "overrides.json").write_text(overrides(10, seed=77))
@@ -172,6 +173,7 @@ def test_kill_9_costs_at_most_the_last_line(tmp_path: Path) -> None:
     assert journals.unreadable == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -203,6 +205,7 @@ def test_token_files_of_nanogpt_and_megatron_hold_the_same_tokens(tmp_path: Path
     assert losses(tmp_path / "nano") == losses(tmp_path / "mega")
 
 
+@pytest.mark.full
 def test_a_torn_latest_is_refused_rather_than_trained_over(tmp_path: Path) -> None:
     train(tmp_path, "--steps", "4", "--save-interval", "2", "--lr-decay", "100")
     (tmp_path / "checkpoints" / "latest").write_text("")

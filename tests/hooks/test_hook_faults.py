@@ -8,7 +8,7 @@ import pytest
 
 from tests.hooks.torchrun import lines_of
 
-pytestmark = pytest.mark.timeout(900)  # several ranks start, on however few processors
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # several ranks start, on however few processors
 
 KEEPS_SAMPLES = {
     *("nothing wrong", "port taken", "address of another machine", "no gradient norm", "nan in the weights"),
@@ -33,7 +33,6 @@ def cases() -> dict[str, dict[str, Any]]:
     return {case["case"]: case for case in lines_of("faults.py", ranks=2)}
 
 
-@pytest.mark.full
 def test_training_takes_the_same_steps_whatever_is_broken(cases: dict[str, dict[str, Any]]) -> None:
     sound = cases.pop("nothing wrong")
     ill = cases.pop("nan in the weights")

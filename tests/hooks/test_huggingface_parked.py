@@ -22,7 +22,7 @@ from tests.hooks.trainer import records
 from trainer_hooks.errors import Guard
 from trainer_hooks.integrations.huggingface_parked import ParkedTrainer, ResumedInPlace
 
-pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # several processes start, on however few processors
 
 ROOT = Path(__file__).parents[2]
 

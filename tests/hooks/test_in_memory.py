@@ -10,7 +10,7 @@ import pytest
 from tests.hooks.torchrun import lines_of
 from trainer_hooks.in_memory.store import available_bytes
 
-pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # several processes start, on however few processors
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,6 @@ def test_a_state_that_is_put_back_trains_on_to_the_bit_in_this_engine_and_in_one
     assert_put_back(of(lines, case))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hooks.torchrun import lines_of
 
-pytestmark = pytest.mark.timeout(900)  # several ranks start, on however few processors
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # several ranks start, on however few processors
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from sentinel.vocabulary.sample import MemoryTarget, Parked, Released, RunFinish
 from tests.adapters.pagers import free_port, until
 from tests.hooks.trainer import records
 
-pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # several processes start, on however few processors
 
 ROOT = Path(__file__).parents[2]
 

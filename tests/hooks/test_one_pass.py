@@ -449,6 +449,7 @@ def test_with_a_compiler_the_kernel_is_the_native_one(tmp_path: Path) -> None:
     assert ran.stdout == "native [[200.0], [4.0]]\n", ran.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "reason"),
     [

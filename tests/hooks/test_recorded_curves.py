@@ -39,6 +39,7 @@ def test_a_file_holds_what_the_index_says(row: dict[str, str]) -> None:
         assert min(steps) <= onset <= peak <= end <= max(steps), event
 
 
+@pytest.mark.full
 def test_the_index_is_what_the_label_rule_says_of_the_files(tmp_path: Path) -> None:
     write_index(RECIPES.values(), RECORDED / "curves", tmp_path / "INDEX.csv")
     assert (tmp_path / "INDEX.csv").read_text() == (RECORDED / "INDEX.csv").read_text()

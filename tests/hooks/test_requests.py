@@ -12,6 +12,8 @@ from tests.hooks.asked_trainings import KILL_AT, SAVE_AT, STEPS
 from tests.hooks.request_cases import BY_TOKENS
 from tests.hooks.torchrun import lines_of
 
+pytestmark = pytest.mark.full
+
 Ranks = list[dict[str, Any]]
 
 
@@ -107,13 +109,11 @@ def test_a_learning_rate_by_tokens_is_the_same_on_ranks_whose_batches_differ_in_
         assert lr <= BY_TOKENS.lr(step=step, consumed_tokens=counted[step - 1] + longest)
 
 
-@pytest.mark.full
 def test_sigterm_of_one_rank_ends_all_ranks_at_the_same_step() -> None:
     ranks = cases("others")["SIGTERM of one rank"]
     assert [rank["reason"] for rank in ranks] == ["sigterm", "sigterm"]
     assert len({rank["steps"] for rank in ranks}) == 1
 
 
-@pytest.mark.full
 def test_moments_that_are_reset_are_read_back_on_all_ranks() -> None:
     assert [rank["reset"] for rank in cases("others")["reference"]] == [[2], [2]]

@@ -30,6 +30,7 @@ def told(folder: Path, kind: type[T]) -> list[T]:
     return [record for record in Journals(folder / "state").poll() if isinstance(record, kind)]
 
 
+@pytest.mark.full
 def test_a_program_that_knows_nothing_of_the_hook_is_watched_and_ends_as_it_does_alone(tmp_path: Path) -> None:
     alone = run(PROGRAM, str(tmp_path))
     ours = (*RUN, "--state-dir", str(tmp_path / "state"), "--", PROGRAM, str(tmp_path))

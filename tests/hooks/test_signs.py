@@ -53,6 +53,7 @@ def test_the_record_travels_and_becomes_a_sentence() -> None:
     assert sentence_of(None) is None
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_rank_that_a_signal_stopped_is_named_until_it_goes_on() -> None:
     first = run("signs:4:2")["signs:4:2"][0]

@@ -92,6 +92,7 @@ def test_the_array_keeps_its_task_and_its_process_until_a_person_wants_a_new_job
     assert sorted(cluster.jobs("%i %T")) == [f"{again}_1 RUNNING", f"{again}_[2-3%1] PENDING"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("limit", "in_place", "why"),
     [
@@ -116,6 +117,7 @@ def test_a_job_that_ends_too_soon_is_followed_by_a_new_one(
     assert (second.job_id == job) is in_place
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("what", "while_parked"), [("requeued", False), ("requeued", True), ("killed", True)])
 def test_an_attempt_that_begins_meanwhile_is_not_taken_for_the_parked_one(
     cluster: Cluster, run: Path, what: str, while_parked: bool

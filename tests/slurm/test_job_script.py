@@ -136,6 +136,7 @@ def test_the_task_at_the_anchor_gets_what_is_done_once_and_those_behind_it_do_no
     assert run.script.read_bytes() == original
 
 
+@pytest.mark.full
 def test_the_next_rung_changes_the_runs_own_script_and_not_what_the_last_one_left(run: Run) -> None:
     job = run.submit()
     run.got(f"_{job}")

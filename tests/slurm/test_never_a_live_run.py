@@ -63,6 +63,7 @@ def is_untouched(cluster: Cluster, run: Path, there: set[str], array: str) -> No
     assert not [e for e in events(run) if e["event"] == "intent"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("owner", "launcher", "says"),
     [

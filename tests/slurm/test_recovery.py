@@ -20,6 +20,8 @@ from tests.hooks.trainer import records, starts
 from tests.slurm.cluster import Cluster, until
 from tests.support.slurm_runs import for_slurm, handed_in, incidents, job_script
 
+pytestmark = pytest.mark.full
+
 ACTIONS = 8
 """verify, prepare, stop, quarantine, point latest, cut TensorBoard, write overrides, start."""
 RECORDS = 2 + 2 * ACTIONS
@@ -122,7 +124,6 @@ def carried_out(cluster: Cluster, folder: Path) -> None:
     assert array.isdigit()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "after", [n if n % 3 == 0 else pytest.param(n, marks=pytest.mark.soak) for n in range(1, RECORDS + 1)]
 )
@@ -135,7 +136,6 @@ def test_a_daemon_killed_between_any_two_actions_is_taken_up_by_the_next(
     carried_out(cluster, ill)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "after", [n if n % 8 == 5 else pytest.param(n, marks=pytest.mark.soak) for n in range(1, RECORDS + 1)]
 )
@@ -203,7 +203,6 @@ def test_a_submission_that_slurm_would_refuse_is_found_before_the_watch_begins_a
     assert (ill / "checkpoints" / "latest").read_text() == "global_step240"
 
 
-@pytest.mark.full
 def test_a_head_that_never_reports_its_start_is_not_excused_by_the_tasks_that_wait_behind_it(
     cluster: Cluster, ill: Path
 ) -> None:

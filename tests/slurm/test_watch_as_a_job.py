@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.slurm.cluster import START_SOON, Cluster, until
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
@@ -38,6 +40,7 @@ def test_one_watch_runs_and_the_next_waits_for_it(cluster: Cluster, tmp_path: Pa
     until(lambda: cluster.jobs("%A %T %r") == [f"{first} RUNNING None", f"{second} PENDING Dependency"])
 
 
+@pytest.mark.full
 def test_a_watch_whose_time_is_up_goes_back_in_the_queue_and_on(cluster: Cluster, tmp_path: Path) -> None:
     configure(tmp_path)
     job = submit(tmp_path, "--sbatch=--time=60")

@@ -100,6 +100,7 @@ def test_what_is_written_to_a_table_is_what_is_read_nan_and_gaps_included(
         assert told(only(folder / name)) == expected, name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("runs", [3000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(14400)])])
 def test_a_coverage_guided_fuzzer_finds_nothing_that_is_not_ours(tmp_path: Path, runs: int) -> None:
     if importlib.util.find_spec("atheris") is None:

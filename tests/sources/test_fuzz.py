@@ -32,6 +32,7 @@ def _environment() -> dict[str, str]:
     return {"PYTHONPATH": str(PROGRAM.parents[2]), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+@pytest.mark.full
 def test_some_thousand_inputs_over_all_readers() -> None:
     fuzz("all", 6_000, within_s=240)
 

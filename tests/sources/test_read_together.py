@@ -111,6 +111,7 @@ def disturbed(line: str, rng: random.Random) -> str:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", LOGS)
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=8, deadline=None)

@@ -50,6 +50,7 @@ def test_it_finds_the_longest_duration_that_is_calm(small: tuple[dict[str, Any],
     assert told["curriculum_learning"]["schedule_config"]["total_curriculum_step"] == 80
 
 
+@pytest.mark.full
 def test_a_probe_ran_with_its_pacing_from_scratch_and_with_the_runs_own_seed(
     small: tuple[dict[str, Any], Path],
 ) -> None:
@@ -90,6 +91,7 @@ def test_nothing_of_the_runs_own_is_touched_and_nothing_is_left_running(small: t
         assert LocalJobs(probe).writers() == ()
 
 
+@pytest.mark.full
 def test_the_same_search_again_runs_nothing_and_another_in_its_folder_is_refused(
     small: tuple[dict[str, Any], Path],
 ) -> None:
@@ -171,6 +173,7 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     assert began == [(f"start 8, T {t}", life) for t, life in ((40, 1), (40, 2), (80, 1), (640, 1))]
 
 
+@pytest.mark.full
 def test_a_search_that_is_asked_to_end_stops_its_probe_first(tmp_path: Path) -> None:
     path = configuration(tmp_path, trainer(tmp_path), {"horizon_steps": 390})  # farther than it comes
     state = tmp_path / "state" / "tune-slw"
@@ -196,6 +199,7 @@ def test_several_probes_at_once_come_to_the_same_answer(tmp_path: Path) -> None:
     assert "not needed" in {probe["verdict"] for probe in told["probes"]}
 
 
+@pytest.mark.full
 def test_a_trainer_that_ends_by_itself_twice_is_for_a_person(tmp_path: Path) -> None:
     path = configuration(tmp_path, trainer(tmp_path, "--data", "nowhere.txt"), {})
     command = [*SENTINEL, "tune", "slw", "--run", str(path)]
