@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.event_files import Spans, cutting
-from sentinel.adapters.tensorboard import TensorBoard
+from sentinel.adapters.event_files import Spans
+from sentinel.adapters.tensorboard import TensorBoard, cutting
 from sentinel.vocabulary.overrides import Anchor
 from tests.adapters.boards import AT, TAG, WHERE, RecordWriter, axes, inventory, read, three, write, write_file
 from tests.adapters.synced import synced

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.event_files import Axis, Index, Spans
-from sentinel.adapters.event_files.cutting import (
+from sentinel.adapters.tensorboard.cutting import (
     ASIDE,
     CUT,
     KEPT,

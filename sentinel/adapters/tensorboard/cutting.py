@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel import bounded
-from sentinel.adapters.event_files.spans import Side, Spans, part
+from sentinel.adapters.event_files import Side, Spans, part
 from sentinel.durable import make_folders, move, sync_folder, write_atomically
 from sentinel.processes import lived_at, writers_of
 from sentinel.vocabulary.errors import QuarantineError
