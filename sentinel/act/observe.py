@@ -13,9 +13,10 @@ from sentinel.act.fence import Fence
 from sentinel.act.folder_reader import FolderReader
 from sentinel.act.following import References
 from sentinel.act.judge_cache import JudgeCache
-from sentinel.act.liveness_evidence import Overlap, Witnessing, stranger
+from sentinel.act.liveness_evidence import Witnessing
 from sentinel.act.neighbours import CauseSearch, Neighbours
 from sentinel.act.observation import Observation
+from sentinel.act.overlap import Overlap, stranger
 from sentinel.act.settings_seen import settings_seen
 from sentinel.act.source_reader import SourceReader
 from sentinel.act.starts import begun_unix_s

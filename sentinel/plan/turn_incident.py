@@ -12,7 +12,7 @@ from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts, started_for
 from sentinel.plan.incident.baseline import filled
 from sentinel.plan.incident.events import closed, decided, rung_failed, skipped, waiting
-from sentinel.plan.incident.incident import Incident, Proof, Rollback, Skip, digest_of
+from sentinel.plan.incident.incident import Incident, Proof, Rollback, digest_of
 from sentinel.plan.incident.log_events import (
     BaselineCompleted,
     IncidentEvent,
@@ -21,6 +21,7 @@ from sentinel.plan.incident.log_events import (
     WaitOver,
 )
 from sentinel.plan.incident.log_outcomes import Applied, BisectBegun, ChecksShown, InPlaceGivenUp
+from sentinel.plan.incident.other_rungs import Skip
 from sentinel.plan.observation import JournalFacts
 from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint

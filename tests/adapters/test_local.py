@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.act.liveness_evidence import stranger
+from sentinel.act.overlap import stranger
 from sentinel.adapters.local import LocalJobs
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.sample import RunStarted

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters import tensorboard
 from sentinel.adapters.event_files import Spans
-from sentinel.adapters.tensorboard import TensorBoard
+from sentinel.adapters.tensorboard import TensorBoard, cutting
 from sentinel.vocabulary.overrides import Anchor
 from tests.adapters.boards import AT, TAG, WHERE, RecordWriter, axes, inventory, read, three, write, write_file
 from tests.adapters.synced import synced
@@ -132,7 +131,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_kept_whole(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = b"".join(_record(event.SerializeToString()) for event in three(41))
-    real = tensorboard.part
+    real = cutting.part
 
     def reading(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> object:
         with path.open("ab") as file:
@@ -140,7 +139,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_kept_whole(
         return real(path, at, spans, kept, cut)
 
     before = spanning(folder).read_bytes()
-    monkeypatch.setattr(tensorboard, "part", reading)
+    monkeypatch.setattr(cutting, "part", reading)
     with synced(folder.parent):
         report = TensorBoard(folder).cut(AT, **WHERE)
     assert report.kept_whole == {spanning(folder).name: "it is being written to"}
@@ -199,14 +198,14 @@ def test_of_a_process_that_is_parked_only_a_file_that_it_has_open_is_kept_whole(
 
 def test_a_file_after_the_cut_that_is_written_to_is_kept_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     last = folder / "events.out.tfevents.3.c"
-    real = tensorboard.part
+    real = cutting.part
 
     def reading(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> object:
         with last.open("ab") as file:
             file.write(b"the beginning of a record")
         return real(path, at, spans, kept, cut)
 
-    monkeypatch.setattr(tensorboard, "part", reading)
+    monkeypatch.setattr(cutting, "part", reading)
     report = TensorBoard(folder).cut(AT, **WHERE)
     assert report.kept_whole == {last.name: "it is being written to"}
     assert last.exists()
@@ -248,7 +247,7 @@ def test_a_cut_killed_with_its_parts_written_begins_anew_when_the_file_has_grown
     def dying(source: Path, destination: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tensorboard, "move", dying)
+    monkeypatch.setattr(cutting, "move", dying)
     with pytest.raises(KeyboardInterrupt):
         TensorBoard(folder).cut(AT, **WHERE)
     monkeypatch.undo()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.act.liveness_evidence import Overlap
+from sentinel.act.overlap import Overlap
 from sentinel.judge.history import History
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 

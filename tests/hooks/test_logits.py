@@ -18,7 +18,8 @@ from trainer_hooks import attach
 from trainer_hooks.errors import Guard
 from trainer_hooks.gpt.model import GPT, Shape
 from trainer_hooks.sample.logits import Logits, every_few_positions, largest_magnitude, watch_outputs
-from trainer_hooks.sample.meter import Meter, _Step
+from trainer_hooks.sample.meter import Meter
+from trainer_hooks.sample.step_heard import StepHeard
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_an_output_with_logits_is_read_where_the_model_trains(output: Any, train
 
 def test_only_the_first_micro_batch_of_a_step_that_is_due_is_read() -> None:
     meter: Any = object.__new__(Meter)
-    meter._interval_steps, meter._step, meter._measured = 10, _Step(), {"logits"}
+    meter._interval_steps, meter._step, meter._measured = 10, StepHeard(), {"logits"}
     meter._engine = SimpleNamespace(global_steps=8, module=torch.nn.Module())
     meter.logits_seen(output_logit=lambda: pytest.fail("step 9 is not due"))
     meter._engine.global_steps = 9

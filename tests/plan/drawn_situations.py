@@ -14,7 +14,8 @@ from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.incident.incident import Incident, Rollback, Skip, Wait
+from sentinel.plan.incident.incident import Incident, Rollback
+from sentinel.plan.incident.other_rungs import Skip, Wait
 from sentinel.plan.observation import (
     AttemptSeen,
     Checkpoint,

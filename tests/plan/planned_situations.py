@@ -14,7 +14,8 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind, judge
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts
-from sentinel.plan.incident.incident import Rollback, Wait, digest_of
+from sentinel.plan.incident.incident import Rollback, digest_of
+from sentinel.plan.incident.other_rungs import Wait
 from sentinel.plan.observation import JobsSeen
 from sentinel.plan.restart.actions import describe
 from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand

@@ -18,8 +18,9 @@ from sentinel.plan.choose.policy import Mode, Policy
 from sentinel.plan.facts import Failure
 from sentinel.plan.incident.baseline import Baseline, OnsetReadings
 from sentinel.plan.incident.events import decided, fold, opened
-from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
+from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, digest_of
 from sentinel.plan.incident.log_events import IncidentEvent
+from sentinel.plan.incident.other_rungs import Wait
 from sentinel.plan.observation import (
     AttemptSeen,
     FileSeen,

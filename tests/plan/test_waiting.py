@@ -14,9 +14,10 @@ from sentinel.plan.choose.policy import Mode, Policy
 from sentinel.plan.incident import events
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.events import fold
-from sentinel.plan.incident.incident import Incident, Wait
+from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_lines import event_of
+from sentinel.plan.incident.other_rungs import Wait
 from sentinel.plan.observation import JobsSeen, StartSeen
 from sentinel.plan.outcome import Memory, Outcome
 from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand

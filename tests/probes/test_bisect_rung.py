@@ -10,7 +10,7 @@ import pytest
 from sentinel.lab.bisect.seen import seen_of
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.incident.incident import Bisected
+from sentinel.plan.incident.other_rungs import Bisected
 from sentinel.plan.observation import BisectSeen, Checkpoint
 from sentinel.plan.restart.decision import decide_rung
 from sentinel.plan.restart.rollback import Plan

@@ -76,7 +76,7 @@ AREAS: tuple[Area, ...] = (
     ),
     Area(
         name="TensorBoard cut",
-        code=("sentinel/adapters/tensorboard.py", "sentinel/adapters/event_files/*.py"),
+        code=("sentinel/adapters/tensorboard/*.py", "sentinel/adapters/event_files/*.py"),
         tests=(
             "tests/adapters/test_tensorboard",
             "tests/adapters/test_event_files",

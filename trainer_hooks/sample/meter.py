@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -22,7 +21,8 @@ from trainer_hooks.sample.offloaded import OffloadedReader, Pending, threads_of_
 from trainer_hooks.sample.one_pass import AdamConstants, OnePass, Part, Piece, Stop, expected_pass, one_pass
 from trainer_hooks.sample.owners import inner_optimizers, local
 from trainer_hooks.sample.reading import Measurement, loss_scale
-from trainer_hooks.sample.replicas import Replicas, counts_batches, is_partitioned
+from trainer_hooks.sample.replicas import Replicas, counts_batches
+from trainer_hooks.sample.step_heard import StepHeard, divided_at_the_loss, given_norm
 from trainer_hooks.sample.to_host import on_device
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Meter:
         self._parameters = [p for p in engine.module.parameters() if p.requires_grad]
         whole = self._replicas.whole_model and "gradients" in self._measured
         self._local = LocalGradient(self._parameters) if whole else None
-        self._step = _Step()
+        self._step = StepHeard()
 
     def look(self, *, whole: bool = False) -> None:
         """Finds Adam's state, and chooses what reads it (which may compile it, once): here, or at the first update."""
@@ -118,7 +118,7 @@ class Meter:
         step = self._step
         step.losses.append(loss.detach())
         step.of_many = of_many
-        step.divided = _divided_at_the_loss(self._engine, loss)
+        step.divided = divided_at_the_loss(self._engine, loss)
         if loss.requires_grad:
             loss.register_hook(step.scaled_by)  # type: ignore[no-untyped-call]
 
@@ -167,7 +167,7 @@ class Meter:
     def measure(self, *, with_moments: bool) -> Measurement:
         """Starts to measure the step that was just made; its readings may still be on their way to the host.
         RuntimeError when no loss of the step was seen, and whatever goes wrong in the optimizer's state."""
-        step, self._step = self._step, _Step()
+        step, self._step = self._step, StepHeard()
         engine = self._engine
         local: Tensor | None = None
         given: Tensor | float | None = None
@@ -180,7 +180,7 @@ class Meter:
                 step.squares = None
             given = step.given
             if step.squares is None and step.given is None:
-                given = _given_norm(engine, step)
+                given = given_norm(engine, step)
         if not step.losses:
             raise RuntimeError(
                 "no loss of this step was seen: engine.backward(loss), or hook.loss(loss), is where it is taken"
@@ -241,67 +241,3 @@ def _read(of: OnePass, constants: list[AdamConstants] | None, threads: int | Non
     if constants is None:
         return of.variance(threads=threads, stop=stop)
     return of.moments(constants, threads=threads, stop=stop)
-
-
-class _Step:
-    """What was heard of the step under way."""
-
-    def __init__(self) -> None:
-        self.losses: list[Tensor] = []
-        self.digests: list[Tensor] = []
-        self.logits: dict[str, Tensor] = {}
-        self.of_many = True
-        self.divided = True
-        self.squares: Tensor | None = None
-        self.squares_of = 0  # micro-batches, whose gradients these are
-        self.given: Tensor | None = None  # the norm, as the loop has it
-        self.loss_scale: float | None = None
-        self.factor: Tensor | None = None
-        self.lr: Tensor | None = None  # of the update, where it lies on a device
-
-    def scaled_by(self, gradient: Tensor) -> None:
-        """What DeepSpeed multiplies the loss with, read where it arrives at the loss; see `_divided_at_the_loss`."""
-        self.factor = gradient.detach().double()
-
-    def many(self, engine: Any) -> int:
-        """What each micro-batch's loss was divided by."""
-        if hasattr(engine, "gradient_scale"):
-            return max(1, len(self.losses))
-        return int(engine.gradient_accumulation_steps()) if self.of_many else 1
-
-    def scale(self, engine: Any) -> Tensor | float:
-        """The loss scale that the gradients really carry, dimensionless."""
-        if hasattr(engine, "gradient_scale"):  # what stands for an engine knows it
-            return float(engine.gradient_scale)
-        if self.factor is None:
-            return 1.0
-        return self.factor * (self.many(engine) if self.divided else 1)
-
-
-def _divided_at_the_loss(engine: Any, loss: Tensor) -> bool:
-    """Whether the gradient at the loss is divided by the number of micro-batches already. DeepSpeed 0.18.3 to 0.19.5
-    divides at the model's output, by a hook set in forward: so at the loss only where the loss is that output (Hugging
-    Face's models). All other versions divide the loss."""
-    at_the_output = hasattr(engine, "_backward_prologue_per_tensor")
-    of_late = hasattr(engine, "_running_engine_backward_count")  # it then leaves the output's alone
-    return of_late or not at_the_output or bool(getattr(loss, "_backward_hooks", None))
-
-
-def _given_norm(engine: Any, step: _Step) -> Tensor | float | None:
-    """DeepSpeed's global norm before clipping, without the loss scale that its fp16 optimizers divide by; inf of a step
-    that an overflow has skipped (before 0.19.8 DeepSpeed has the norm of the step before there).
-
-    Stage 3, and at stage 0 the wrapper of FusedAdam, divide by the loss scale after the step, not by the gradients':
-    where the scale doubles, the norm is half. At stage 0 the gradients may not carry a scale (0.19.8 does not scale the
-    loss there), and the wrapper of the other Adams does not divide.
-    """
-    norm, optimizer = engine.get_global_grad_norm(), engine.optimizer
-    if getattr(optimizer, "overflow", False) is True:
-        return math.inf
-    after = loss_scale(engine)
-    if norm is None or step.loss_scale is None or after is None:
-        return norm  # type: ignore[no-any-return]
-    if not is_partitioned(engine):
-        carried = norm * after if hasattr(optimizer, "fp32_groups_flat") else norm
-        return carried / step.scale(engine)  # type: ignore[no-any-return]
-    return norm * (after / step.loss_scale) if int(engine.zero_optimization_stage()) == 3 else norm  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.incident.baseline import Baseline, OnsetReadings
-from sentinel.plan.incident.incident import Bisected, Incident, Proposal, Rollback, SideBySide, Skip, Wait, incident_id
+from sentinel.plan.incident.incident import Incident, Proposal, Rollback, incident_id
 from sentinel.plan.incident.log_events import (
     BaselineCompleted,
     Decided,
@@ -41,6 +41,7 @@ from sentinel.plan.incident.log_outcomes import (
     RungFailed,
     UndoIntent,
 )
+from sentinel.plan.incident.other_rungs import Bisected, SideBySide, Skip, Wait
 from sentinel.vocabulary.errors import IncidentLogError, SentinelError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.overrides import Overrides

@@ -1,4 +1,4 @@
-"""Where an incident stands: its rollbacks, waits, skipped rungs and proofs."""
+"""Where an incident stands: its rollbacks and their proofs, what a person was asked for, its other rungs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from sentinel.judge.analysis.departures import NOTHING_KNOWN, FirstMoved
 from sentinel.plan.incident.baseline import Baseline
+from sentinel.plan.incident.other_rungs import Bisected, SideBySide, Skip, Wait
 from sentinel.vocabulary.codec import Form, Spelt, read
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -148,47 +149,6 @@ class Rollback:
         if self.proof is Proof.CONTRADICTED:
             return f"did not take effect: {', '.join(self.doubts) or 'what was changed'}"
         return None if self.failed is None else failure(self.failed, self.proof, self.doubts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """A rung that only watches whether the run recovers by itself; it starts nothing and rolls nothing back."""
-
-    rung: str
-    hypothesis: str
-    from_step: int
-    until_step: int  # the step at which a run that is still diverged has not healed
-    failed: str | None = None  # why it is over without having helped; None while it lasts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
-    """A rung that can't be carried out: nothing was done for it, and the next rung is tried."""
-
-    rung: str
-    hypothesis: str
-    reason: str  # what can't be done, and by whom; a sentence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideBySide:
-    """Rungs that an older release tried side by side, each as a probe."""
-
-    rungs: Mapping[str, str]  # probe -> rung
-    until_step: int  # where every probe ends
-    gpu_hours: float | None = None  # what the probes may take together; None where pace or size were not known
-    over: bool = False
-    void: bool = False  # whether no probe could be started: none of its rungs was tried
-    winner: str | None = None  # the probe whose checkpoints become the run's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bisected:
-    """The bisect that a rung of the incident has asked for."""
-
-    after_attempt: int  # the run's newest attempt when it was begun; 0 for none
-    over: str | None = None  # what it has come to, as a sentence; None while it goes on
-    gpu_hours: float | None = None  # what its probes took; None while it goes on, or where it is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import Target, choose_target
 from sentinel.plan.facts import Facts
 from sentinel.plan.incident.baseline import Baseline
-from sentinel.plan.incident.incident import Incident, OnDisk, Rollback, Skip, Wait, rollback_id
+from sentinel.plan.incident.incident import Incident, OnDisk, Rollback, rollback_id
+from sentinel.plan.incident.other_rungs import Skip, Wait
 from sentinel.plan.observation import Life
 from sentinel.plan.restart.forecast import gpu_hours, lost_so_far, lost_steps
 from sentinel.plan.restart.in_place.held import held_in_memory

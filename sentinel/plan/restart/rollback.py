@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.facts import Facts
-from sentinel.plan.incident.incident import Place, Rollback, Skip, Wait
+from sentinel.plan.incident.incident import Place, Rollback
+from sentinel.plan.incident.other_rungs import Skip, Wait
 from sentinel.plan.observation import Checkpoint, Life
 from sentinel.plan.restart.actions import (
     Action,

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import re
-import socket
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from sentinel import bounded
-from sentinel.adapters.event_files import Axis, Index, Side, Spans, part
+from sentinel.adapters.event_files import Axis, Index, Spans
+from sentinel.adapters.tensorboard.cutting import (
+    ASIDE,
+    CUT,
+    KEPT,
+    LOADED,
+    MOVED,
+    PART,
+    CutReport,
+    Cutting,
+    aside_name,
+    moved_originals,
+    put_by,
+    writers_alive,
+)
 from sentinel.durable import free_name, make_folders, move, sync_folder, write_atomically
-from sentinel.processes import lived_at, writers_of
+from sentinel.processes import writers_of
 from sentinel.vocabulary.errors import LineError, QuarantineError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
@@ -28,31 +37,10 @@ from sentinel.vocabulary.overrides import Anchor
 
 log = logging.getLogger(__name__)
 
-_LOADED = "tfevents"  # TensorBoard loads files whose name contains this
-_ASIDE = "tf-events"
-_KEPT = ".sentinel-kept"
-_PART = ".sentinel-part"  # being written: overwritten by the next cut when this one is killed
-_CUT = ".cut-off"
-_MOVED = "originals.json"
 _RECORDS = frozenset(
-    {_MOVED, "files.json", "files.restored.json", "kept-whole.json", "kept-whole.restored.json", "parted.json"}
+    {MOVED, "files.json", "files.restored.json", "kept-whole.json", "kept-whole.restored.json", "parted.json"}
 )
 ORIGINALS = "-originals"
-_GROWS = "it is being written to"
-
-
-@dataclass(slots=True, kw_only=True)
-class CutReport:
-    """What a cut did; files by their names in the folder."""
-
-    cut: list[str] = field(default_factory=list)  # files that spanned the cut
-    moved: list[str] = field(default_factory=list)  # files that lay wholly after it
-    kept_whole: dict[str, str] = field(default_factory=dict)  # left as they are, with steps past the cut: why
-    remarks: list[str] = field(default_factory=list)  # what else a person should know, as sentences
-
-    def sentences(self) -> list[str]:
-        """What a person should know; empty when the cut is complete."""
-        return [f"{name} was not cut: {why}" for name, why in self.kept_whole.items()] + self.remarks
 
 
 class TensorBoard:
@@ -66,7 +54,7 @@ class TensorBoard:
         """Largest step of the live event files on the iteration axis, and on the samples axis (what DeepSpeed's own
         monitor writes has no iterations); 0 for none, maxsize while a cut is unfinished. Files that a cut has kept
         whole do not count: else the same cut would be planned again and again."""
-        if any(self._matching(_KEPT)):
+        if any(self._matching(KEPT)):
             return sys.maxsize, sys.maxsize
         kept_whole, read = self._kept_whole(), self._read()
         live = [spans for name, spans in read.items() if (name, spans.inode) not in kept_whole]
@@ -100,14 +88,14 @@ class TensorBoard:
         if not listing.exists():
             names = [self._name(p) for p in self._event_files()]
             write_atomically(listing, dump_json({"files": names, "global_step": at.global_step}))
-        writers = _writers(list(self._event_files()), parked)
-        cutting = _Cutting(self.folder, at, room, self._aside(rollback), report, writers)
-        for kept in list(self._matching(_KEPT)):
+        writers = writers_alive(list(self._event_files()), parked)
+        cutting = Cutting(self.folder, at, room, self._aside(rollback), report, writers)
+        for kept in list(self._matching(KEPT)):
             cutting.finish(kept)
         for name, spans in self._read().items():
             cutting.cut_file(self.folder / name, spans)
         cutting.look_back()
-        for path in self._matching(_LOADED):
+        for path in self._matching(LOADED):
             if path.is_symlink():
                 report.kept_whole[self._name(path)] = "it is a link, and what it leads to may be another run's"
         kept_whole = {n: {"why": why, "inode": _inode(self.folder / n)} for n, why in report.kept_whole.items()}
@@ -122,14 +110,14 @@ class TensorBoard:
             return
         names = bounded.read_record(listing, lambda data: list(data["files"]), QuarantineError)
         before, moved = {_below(name, listing) for name in names}, set[Path]()
-        for path in [*self._event_files(), *self._matching(_KEPT)]:
+        for path in [*self._event_files(), *self._matching(KEPT)]:
             name = self._name(path)
-            taken_out = (room / _aside_name(name)).exists() or (aside / name).exists()
+            taken_out = (room / aside_name(name)).exists() or (aside / name).exists()
             if name not in before or taken_out:  # written since, or the kept part
                 moved.add(path)
-                yield path, free_name(room / "after" / _aside_name(name))
+                yield path, free_name(room / "after" / aside_name(name))
         for name in sorted(before):
-            for source in (room / _aside_name(name), aside / name):
+            for source in (room / aside_name(name), aside / name):
                 if source not in moved and source.exists():
                     yield source, self.folder / name
 
@@ -142,10 +130,10 @@ class TensorBoard:
         aside = self._aside(rollback)
         for source, destination in self.moves_back(incident, rollback):
             move(source, destination)
-        _put_by(room, *self._matching(_PART), *aside.rglob(f"*{_PART}*"))  # of a cut that was killed
+        put_by(room, *self._matching(PART), *aside.rglob(f"*{PART}*"))  # of a cut that was killed
         if aside.is_dir():
-            for cut_off in aside.rglob(f"*{_CUT}"):
-                name = _aside_name(str(cut_off.relative_to(aside)))
+            for cut_off in aside.rglob(f"*{CUT}"):
+                name = aside_name(str(cut_off.relative_to(aside)))
                 move(cut_off, free_name(room / "after" / name))
         if (kept_whole := room / "kept-whole.json").exists():
             kept_whole.rename(room / "kept-whole.restored.json")
@@ -176,7 +164,7 @@ class TensorBoard:
         return found
 
     def _event_files(self) -> Iterator[Path]:
-        yield from (p for p in self._matching(_LOADED) if p.is_file() and not p.is_symlink())
+        yield from (p for p in self._matching(LOADED) if p.is_file() and not p.is_symlink())
 
     def _matching(self, part_of_name: str) -> Iterator[Path]:
         if self.folder.is_dir():
@@ -196,133 +184,18 @@ class TensorBoard:
         return self.folder.with_name(f"{self.folder.name}-{checked_name(rollback, 'rollback')}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cutting:
-    """One cut of a folder, file by file."""
-
-    folder: Path
-    at: Anchor
-    room: Path
-    aside: Path
-    report: CutReport
-    writers: Mapping[Path, str]  # files that a living process may still write to: why, as a sentence
-    set_aside: dict[Path, int] = field(default_factory=dict)  # where a file taken out is now: bytes when it was read
-
-    def cut_file(self, path: Path, spans: Spans) -> None:
-        name, side, problem = str(path.relative_to(self.folder)), spans.side(self.at), spans.problem
-        self.report.kept_whole.pop(name, None)  # a cut taken up may have given up on it
-        unreadable = None if problem is None or problem.torn else problem.what
-        if side is Side.UNKNOWN:
-            self.report.kept_whole[name] = "its steps are no iterations, and what they are at the target is not known"
-        elif side is not Side.BEFORE and (writer := self.writers.get(path)) is not None:
-            self.report.kept_whole[name] = writer
-        elif side is Side.AFTER and not spans.is_of(path.stat()):
-            self.report.kept_whole[name] = _GROWS
-        elif side is Side.AFTER:
-            if unreadable:
-                self.report.remarks.append(f"{name} was moved whole, with all that can be read of it: {unreadable}")
-            move(path, self.aside / name)
-            self.report.moved.append(name)
-            self.set_aside[self.aside / name] = spans.size
-        elif unreadable:
-            self.report.kept_whole[name] = unreadable
-        elif side is Side.STRADDLES:
-            self._part(path, name, spans)
-
-    def finish(self, kept: Path) -> None:
-        """Original to the quarantine, kept part into its place; resumes at whichever of the two is missing."""
-        live = kept.with_name(kept.name.replace(_KEPT, _LOADED))
-        name = str(live.relative_to(self.folder))
-        original, size = self.room / _aside_name(name), self._size_read(name)
-        if live.exists():
-            if (writer := self.writers.get(live)) is not None:  # since the cut that was killed
-                _put_by(self.room, self.aside / f"{name}{_CUT}", kept)
-                self.report.kept_whole[name] = writer
-                return
-            move(live, original)
-        if not original.exists():
-            return
-        if size not in (None, original.stat().st_size):  # written to since it was read: the parts lack something
-            move(original, live)
-            _put_by(self.room, self.aside / f"{name}{_CUT}", kept)
-            self.report.kept_whole[name] = _GROWS
-            return
-        self._remember(name, original)
-        kept.rename(live)
-        sync_folder(live.parent)
-        self.report.cut.append(name)
-        self.set_aside[original] = original.stat().st_size if size is None else size
-
-    def _remember(self, name: str, original: Path) -> None:
-        """What `purge` compares the original with."""
-        record, status = self.room / _MOVED, original.stat()
-        known = bounded.record_or({}, record, _moved, QuarantineError)
-        known[_aside_name(name)] = status.st_size, status.st_mtime_ns
-        write_atomically(record, dump_json({"files": known}))
-
-    def look_back(self) -> None:
-        """Reports the files that an unknown writer still wrote to after they were taken out of the folder."""
-        for path, size in self.set_aside.items():
-            if path.stat().st_size != size:
-                self.report.remarks.append(f"{path} is still written to; what was cut or moved is missing none of it")
-
-    def _part(self, path: Path, name: str, spans: Spans) -> None:
-        kept = path.with_name(path.name.replace(_LOADED, _KEPT))
-        cut_off = self.aside / f"{name}{_CUT}"
-        kept_part, cut_part = (p.with_name(p.name.replace(_LOADED, _PART)) for p in (path, cut_off))
-        make_folders(cut_off.parent)
-        size, problem = part(path, self.at, spans, kept_part, cut_part)
-        unreadable = None if problem is None or problem.torn else problem.what
-        if unreadable or not spans.is_of(path.stat()):
-            self.report.kept_whole[name] = unreadable or _GROWS
-            _put_by(self.room, kept_part, cut_part)
-            return
-        if problem is not None:
-            self.report.remarks.append(f"{name} was cut; {problem.what}, which went with what was cut off")
-        write_atomically(self.room / "parted.json", dump_json({"name": name, "size": size}))
-        for written, place in ((cut_part, cut_off), (kept_part, kept)):
-            written.rename(place)
-            sync_folder(place.parent)
-        self.finish(kept)
-
-    def _size_read(self, name: str) -> int | None:
-        """The bytes of the file that the kept part was made from; None where that was not noted."""
-        with contextlib.suppress(FileNotFoundError):
-            return bounded.read_record(
-                self.room / "parted.json",
-                lambda data: int(data["size"]) if data["name"] == name else None,
-                QuarantineError,
-            )
-        return None
-
-
 def _cut_elsewhere(listing: Path, at: Anchor) -> bool:
     """Whether what is listed was cut at another step; an older release has not said at which."""
     step = bounded.read_record(listing, lambda data: data.get("global_step"), QuarantineError)
     return step is not None and step != at.global_step
 
 
-def _writers(paths: Collection[Path], parked: int | None) -> dict[Path, str]:
-    """Those of the event files that a living process of this machine may still write to, and why. One that flushes
-    rarely shows in no change of the file for minutes."""
-    found = {path: f"process {pid} has it open for writing" for path, pid in writers_of(paths).items()}
-    here = re.escape(socket.gethostname())
-    named = re.compile(rf"tfevents\.(?P<time>\d{{1,20}})\.{here}\.(?P<pid>\d{{1,10}})\.", re.ASCII)
-    for path in paths:
-        name = named.search(path.name)
-        if path in found or name is None or int(name["pid"]) in (os.getpid(), parked):
-            continue
-        if lived_at(int(name["pid"]), float(name["time"])):
-            found[path] = f"process {name['pid']}, which its name says wrote it, is alive"
-    return found
-
-
 def changed_originals(room: Path) -> Iterator[tuple[Path, str]]:
     """Originals of event files in the room INCIDENT/ROLLBACK that another process may have written to since they were
     moved there, each with why."""
     for folder in room.glob(f"*{ORIGINALS}"):
-        originals = [path for path in folder.rglob(f"*{_ASIDE}*") if path.is_file()]
-        moved, written = bounded.record_or({}, folder / _MOVED, _moved, QuarantineError), writers_of(originals)
+        originals = [path for path in folder.rglob(f"*{ASIDE}*") if path.is_file()]
+        moved, written = bounded.record_or({}, folder / MOVED, moved_originals, QuarantineError), writers_of(originals)
         for path in originals:
             known, status = moved.get(str(path.relative_to(folder))), path.stat()
             if (pid := written.get(path)) is not None:
@@ -331,16 +204,11 @@ def changed_originals(room: Path) -> Iterator[tuple[Path, str]]:
                 yield path, "another process has changed it since it was moved there"
 
 
-def _moved(data: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Size, bytes, and time of the last change, ns, of each original when it was moved."""
-    return {name: (int(size), int(mtime_ns)) for name, (size, mtime_ns) in data["files"].items()}
-
-
 def foreign_entries(originals: Path) -> Iterator[Path]:
     """What is in a room's folder of originals and was not put there by a cut or an undo."""
     names = set(_RECORDS)
     for listing in (originals / "files.json", originals / "files.restored.json"):
-        listed = bounded.record_or([], listing, lambda data: [*map(_aside_name, data["files"])], QuarantineError)
+        listed = bounded.record_or([], listing, lambda data: [*map(aside_name, data["files"])], QuarantineError)
         names.update(listed)
     for path in originals.rglob("*"):
         name = str(path.relative_to(originals))
@@ -361,14 +229,3 @@ def _below(name: object, listing: Path) -> str:
     if not isinstance(name, str) or not name or name.startswith("/") or "\0" in name or ".." in name.split("/"):
         raise QuarantineError(f"{listing} names {str(name)[:60]!a}, which is no file below the folder")
     return name
-
-
-def _put_by(room: Path, *parts: Path) -> None:
-    """Moves away parts that are not to be used: sentinel's own copies, of which the last one is enough."""
-    for written in parts:
-        if written.exists():
-            move(written, room / "unused" / _aside_name(written.name), overwrite=True)
-
-
-def _aside_name(name: str) -> str:
-    return name.replace(_LOADED, _ASIDE)
