@@ -50,6 +50,7 @@ def undo(
         each = [one for name in chosen for one in incidents if one.id == name]
         for line in preview(each, parts.near, without_missing=without_missing):
             echo(f"  {line}")
+        echo("each checkpoint takes its manifest and its pin along")
         return 0
     if not yes and not confirmed("Do this?"):
         return 1
