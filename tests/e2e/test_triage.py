@@ -21,7 +21,7 @@ from tests.triage import runs
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="not installed: apt-get install chromium")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(CHROMIUM is None, reason="not installed: apt-get install chromium")]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,6 @@ def test_a_reading_that_is_nan_is_marked(browser: Browser, report: Path) -> None
         assert page.evaluate("Triage.charts.find((c) => c.name === 'loss').bad") == [[400, 1]]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("width", [390, 900, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_the_screen(browser: Browser, report: Path, width: int, scheme: str) -> None:
@@ -130,7 +129,6 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, report: Path, width:
         assert wrong == []
 
 
-@pytest.mark.full
 def test_it_prints_with_every_chart(browser: Browser, report: Path) -> None:
     with opened(browser, report.as_uri()) as (page, wrong, _):
         assert len(page.pdf(format="A4")) > 50_000
@@ -144,7 +142,6 @@ def test_it_prints_with_every_chart(browser: Browser, report: Path) -> None:
         assert wrong == []
 
 
-@pytest.mark.full
 def test_a_million_steps_load_and_the_only_peak_is_seen_from_afar_and_near(browser: Browser, tmp_path: Path) -> None:
     steps, peak, bad = 1_000_000, 654_321, 700_001
     state = tmp_path / "state"
@@ -175,7 +172,6 @@ def test_a_million_steps_load_and_the_only_peak_is_seen_from_afar_and_near(brows
         assert wrong == []
 
 
-@pytest.mark.full
 def test_a_new_sample_and_a_new_event_reach_the_open_page(browser: Browser, tmp_path: Path) -> None:
     configuration = runs.diverged(tmp_path)
     with served(configuration) as address, opened(browser, address) as (page, wrong, asked):
@@ -195,7 +191,6 @@ def test_a_new_sample_and_a_new_event_reach_the_open_page(browser: Browser, tmp_
         assert all(url.startswith((address, "data:")) for url in asked)
 
 
-@pytest.mark.full
 def test_a_page_that_was_open_before_the_run_began_shows_it_when_it_begins(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     with served(runs.configuration(tmp_path)) as address:
@@ -228,7 +223,6 @@ def test_the_server_only_answers_what_it_is_asked_for_and_never_takes_anything(t
         assert answer(address, "/", host="evil.example:80")[0] == 421
 
 
-@pytest.mark.full
 def test_with_a_token_nothing_is_shown_without_it(browser: Browser, tmp_path: Path) -> None:
     configuration = runs.diverged(tmp_path)
     token = tmp_path / "token"

@@ -242,6 +242,7 @@ def test_a_thousand_silent_connections_hold_up_nobody() -> None:
         assert failed == []
 
 
+@pytest.mark.full
 def test_silent_connections_hold_up_nobody_with_tls_either(keys: Path) -> None:
     with ExitStack() as stack, serving(certificate=keys / "first.pem", key=keys / "first.key") as (exporter, failed):
         for _ in range(200):

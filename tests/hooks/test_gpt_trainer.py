@@ -132,6 +132,7 @@ def test_overrides_that_are_not_understood_stop_the_trainer_before_it_starts(tmp
     assert "schema 99" in train(tmp_path, "--steps", "2", expect=2).stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_all_ranks_save_where_the_save_file_is_written_and_end_where_the_kill_file_is(
     tmp_path: Path, ranks: int

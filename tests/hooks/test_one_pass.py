@@ -400,6 +400,7 @@ def test_a_state_whose_memory_was_taken_away_is_an_error_and_no_crash() -> None:
         kernel.variance()
 
 
+@pytest.mark.full
 def test_choosing_a_kernel_moves_no_random_number_of_the_training(tmp_path: Path) -> None:
     program = (
         "import torch; from trainer_hooks.sample.one_pass import Piece, one_pass; torch.manual_seed(0);"
@@ -444,6 +445,7 @@ def _compiler(folder: Path, script: str) -> str:
     return str(folder)
 
 
+@pytest.mark.full
 def test_with_a_compiler_the_kernel_is_the_native_one(tmp_path: Path) -> None:
     ran = _in_a_process(TELL, tmp_path, os.environ["PATH"])
     assert ran.stdout == "native [[200.0], [4.0]]\n", ran.stderr

@@ -26,7 +26,7 @@ from trainer_hooks.control.park_files import ParkFile
 from trainer_hooks.control.parking import AfterPark, Parking
 from trainer_hooks.errors import Guard
 
-pytestmark = pytest.mark.timeout(900)  # several processes start, on however few processors
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # several processes start, on however few processors
 
 NOT_PARKED = "sentinel: the training is not parked: {}; it goes on"
 
