@@ -16,17 +16,8 @@ from sentinel.judge.verdict import Verdict
 from sentinel.plan.incident.baseline import OnsetReadings
 from sentinel.plan.incident.incident import Incident, Rollback
 from sentinel.plan.incident.log_events import IncidentEvent
-from sentinel.plan.observation import (
-    BisectSeen,
-    FoldersSeen,
-    JobsSeen,
-    JournalFacts,
-    LivenessEvidence,
-    PersonsWord,
-    PlateauSeen,
-    ReadingsSeen,
-    RunSettings,
-)
+from sentinel.plan.observation import BisectSeen, FoldersSeen, JobsSeen, LivenessEvidence, PersonsWord, RunSettings
+from sentinel.plan.readings_seen import JournalFacts, PlateauSeen, ReadingsSeen
 from sentinel.plan.starts.audit import StartAudit
 from sentinel.plan.starts.evidence import Evidence
 

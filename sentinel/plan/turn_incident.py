@@ -22,8 +22,8 @@ from sentinel.plan.incident.log_events import (
 )
 from sentinel.plan.incident.log_outcomes import Applied, BisectBegun, ChecksShown, InPlaceGivenUp
 from sentinel.plan.incident.other_rungs import Skip
-from sentinel.plan.observation import JournalFacts
 from sentinel.plan.outcome import Memory, Turn
+from sentinel.plan.readings_seen import JournalFacts
 from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint
 from sentinel.plan.restart.decision import decide_rung, has_not_healed, plan_recovery
 from sentinel.plan.restart.in_place.stage import release_of

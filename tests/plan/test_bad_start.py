@@ -9,8 +9,9 @@ import pytest
 
 from sentinel.plan.alerts.alerts import alerts_of
 from sentinel.plan.choose.policy import Policy
-from sentinel.plan.observation import JobsSeen, SpoiltSpan
+from sentinel.plan.observation import JobsSeen
 from sentinel.plan.outcome import Memory
+from sentinel.plan.readings_seen import SpoiltSpan
 from sentinel.plan.restart.actions import StopJob
 from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.plan.turn import decide

@@ -17,8 +17,8 @@ from sentinel.plan.incident.incident import Rollback, digest_of
 from sentinel.plan.incident.log_events import Decided
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.incident.log_outcomes import InPlaceGivenUp
-from sentinel.plan.observation import JournalFacts
 from sentinel.plan.outcome import Memory
+from sentinel.plan.readings_seen import JournalFacts
 from sentinel.plan.restart.actions import (
     Action,
     CutTensorBoard,

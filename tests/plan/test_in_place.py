@@ -19,8 +19,9 @@ from sentinel.plan.incident.incident import Rollback, digest_of
 from sentinel.plan.incident.log_events import Decided
 from sentinel.plan.incident.log_lines import event_of
 from sentinel.plan.incident.log_outcomes import InPlaceGivenUp, Intent
-from sentinel.plan.observation import AttemptSeen, JobsSeen, JournalFacts, Life, ProcessState, StartSeen, WriterSeen
+from sentinel.plan.observation import AttemptSeen, JobsSeen, Life, ProcessState, StartSeen, WriterSeen
 from sentinel.plan.outcome import Memory
+from sentinel.plan.readings_seen import JournalFacts
 from sentinel.plan.restart.actions import (
     MOVES_FILES,
     Park,

@@ -21,17 +21,9 @@ from sentinel.plan.incident.events import decided, fold, opened
 from sentinel.plan.incident.incident import Approval, Incident, Proof, Proposal, Rollback, digest_of
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.other_rungs import Wait
-from sentinel.plan.observation import (
-    AttemptSeen,
-    FileSeen,
-    JobsSeen,
-    Life,
-    ProcessState,
-    SpoiltSpan,
-    StartSeen,
-    WriterSeen,
-)
+from sentinel.plan.observation import AttemptSeen, FileSeen, JobsSeen, Life, ProcessState, StartSeen, WriterSeen
 from sentinel.plan.outcome import Memory, Outcome
+from sentinel.plan.readings_seen import SpoiltSpan
 from sentinel.plan.restart.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.starts.evidence import Evidence
 from sentinel.plan.turn import OLD_AFTER_S, decide, opens_incident

@@ -11,7 +11,7 @@ import pytest
 from sentinel.act.starts import _in_force
 from sentinel.judge.history import History
 from sentinel.plan.facts import Facts
-from sentinel.plan.observation import JournalFacts
+from sentinel.plan.readings_seen import JournalFacts
 from sentinel.plan.restart.restart import fruitless_starts, was_stopped_for_hanging
 from sentinel.plan.turn_incident import made_since
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample

@@ -9,7 +9,7 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.facts import Facts, readings_of
-from sentinel.plan.observation import JournalFacts
+from sentinel.plan.readings_seen import JournalFacts
 
 HEALTHY = Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band")
 

@@ -11,13 +11,13 @@ from sentinel.plan.observation import (
     FileSeen,
     HeartbeatSeen,
     JobsSeen,
-    JournalFacts,
     Life,
     LivenessEvidence,
     ParkedSeen,
     ProcessState,
     WriterSeen,
 )
+from sentinel.plan.readings_seen import JournalFacts
 from sentinel.plan.restart.actions import Action, Park, Release, Resume
 from sentinel.plan.restart.decision import decide_rung
 from tests.support.recovery_plans import POLICY, apply, incident, run

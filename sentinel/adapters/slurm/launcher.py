@@ -12,6 +12,7 @@ from pathlib import Path
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.evidence import evidence_of
 from sentinel.adapters.slurm.jobs import SlurmJob
+from sentinel.adapters.slurm.named_jobs import groups_named
 from sentinel.adapters.slurm.preparing import Preparation
 from sentinel.adapters.slurm.queue import Queue, fate_of, foreign
 from sentinel.adapters.slurm.records import JobRecords, Recording
@@ -105,7 +106,7 @@ class SlurmLauncher:
     ) -> tuple[SlurmJob, ...]:
         """With the jobs that the run's attempts, records and submissions name and the user's queue does not show."""
         newest = self._records.newest()
-        names = {*list(dict.fromkeys(reversed(_groups_of(started))))[:_ASKED], *([newest] if newest else [])}
+        names = {*list(dict.fromkeys(reversed(groups_named(started))))[:_ASKED], *([newest] if newest else [])}
         names |= {job for ids in self._submitted().values() for job in ids}
         seen = {name for job in queue for name in (job.id, job.group)}
         named = self._shared.named
@@ -123,7 +124,7 @@ class SlurmLauncher:
 
     def _lost(self, started: Sequence[RunStarted]) -> dict[str | None, str]:
         """The rollbacks whose submissions neither Slurm nor an attempt knows, with the sentence that says so."""
-        seen = {name for job in self._jobs for name in (job.id, job.group)} | set(_groups_of(started))
+        seen = {name for job in self._jobs for name in (job.id, job.group)} | set(groups_named(started))
         return {
             rollback: f"sentinel submitted job {job}, which Slurm does not know and which has reported no start"
             for rollback, ids in self._submitted().items()
@@ -142,7 +143,7 @@ class SlurmLauncher:
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         self._recording.keep(self._of_run(started).jobs)
-        ours = set(_groups_of(started))
+        ours = set(groups_named(started))
         self._recording.note_failed_nodes([job for job in self._jobs if ours & {job.id, job.group}])
 
     def keep_stacks(self, folder: Path) -> None:
@@ -295,8 +296,3 @@ def _waiting_first(jobs: Sequence[SlurmJob]) -> list[str]:
     """Jobs and whole arrays in the order to cancel them: none begins because the one before it has ended."""
     groups = dict.fromkeys(job.group for job in jobs)
     return sorted(groups, key=lambda group: any(not job.waits for job in jobs if job.group == group))
-
-
-def _groups_of(started: Sequence[RunStarted]) -> list[str]:
-    """Jobs and arrays that attempts have named, the newest last."""
-    return [s.job_id.partition("_")[0] for s in started if s.job_id]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Lock
 from typing import NamedTuple
 
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.jobs import SlurmJob
 from sentinel.vocabulary.errors import SlurmUnavailable
+from sentinel.vocabulary.sample import RunStarted
 
 _LONGEST_PAUSE_S = 300.0
 _ABSENT_FOR = 20  # query intervals for which an id that Slurm does not know is not asked again: ids do not come back
@@ -124,3 +125,8 @@ class NamedJobs:
     def _of(self, groups: Iterable[str]) -> tuple[SlurmJob, ...]:
         answers = self._answers
         return tuple({job.id: job for group in groups for job in answers[group].known()}.values())
+
+
+def groups_named(started: Sequence[RunStarted]) -> list[str]:
+    """Jobs and arrays that attempts have named, the newest last."""
+    return [s.job_id.partition("_")[0] for s in started if s.job_id]

@@ -10,7 +10,8 @@ from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.incident.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.incident.incident import Incident
-from sentinel.plan.observation import Checkpoint, FoldersSeen, ReadingsSeen
+from sentinel.plan.observation import Checkpoint, FoldersSeen
+from sentinel.plan.readings_seen import ReadingsSeen
 from sentinel.vocabulary.parking import memory_tag
 
 

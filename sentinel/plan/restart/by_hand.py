@@ -11,7 +11,8 @@ from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import Target, on_disk_before
 from sentinel.plan.facts import Facts
 from sentinel.plan.incident.incident import Rollback, incident_id, rollback_id
-from sentinel.plan.observation import Checkpoint, SpoiltSpan
+from sentinel.plan.observation import Checkpoint
+from sentinel.plan.readings_seen import SpoiltSpan
 from sentinel.plan.restart.decision import decision_of, on_disk_of, unapplied_by
 from sentinel.plan.restart.in_place.held import held_in_memory
 from sentinel.plan.restart.in_place.way import Asked, Way, way_of

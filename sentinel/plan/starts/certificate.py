@@ -12,7 +12,7 @@ from sentinel.plan.incident.events import fold
 from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_events import IncidentEvent
 from sentinel.plan.incident.log_outcomes import Done
-from sentinel.plan.observation import SpoiltSpan
+from sentinel.plan.readings_seen import SpoiltSpan
 from sentinel.plan.starts.audit import FIRST, StartAudit, audits_of
 from sentinel.vocabulary.sample import ScrapedSample
 
