@@ -128,6 +128,7 @@ def test_what_close_files_has_closed_is_opened_again_where_the_training_goes_on_
     assert (calls, control.should_training_stop) == (["close", "open"], ended)
 
 
+@pytest.mark.usefixtures("own_environment")
 @pytest.mark.parametrize("begins_anew", [False, True])
 def test_a_resume_from_scratch_is_ignored_where_the_model_can_not_begin_anew(tmp_path: Path, begins_anew: bool) -> None:
     """Then it is not taken, and the rollback goes on by a new job; taken, it would end the process."""

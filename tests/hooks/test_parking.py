@@ -151,12 +151,6 @@ def test_a_wall_clock_that_is_set_while_a_training_is_parked_does_not_end_it(
     assert after == AfterPark()  # it trains on
 
 
-@pytest.fixture
-def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resume in place sets SENTINEL_ROLLBACK in its process, which is the tests' here."""
-    monkeypatch.setenv("SENTINEL_ROLLBACK", "of-another-life")
-
-
 @pytest.mark.usefixtures("own_environment")
 @pytest.mark.parametrize("told", [("global_step10", {}), {"sead": 1, "seed": 3}, None])
 def test_what_reload_returns_costs_a_report_and_never_the_training(tmp_path: Path, told: Any) -> None:
