@@ -20,6 +20,8 @@ from sentinel.config import load_config
 from sentinel.config.run_files import conflicts
 from tests.deploy.chart import CHART, ROOT, VALUES, Objects, helm, of_kind, program, rendered, shape
 
+pytestmark = pytest.mark.full
+
 each_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 OPERATORS = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
 RULES = """groups:
@@ -62,7 +64,6 @@ def test_it_lints_strictly(values: Path) -> None:
     assert "[WARNING]" not in ran.stdout
 
 
-@pytest.mark.full
 @each_values
 @pytest.mark.parametrize("version", ["1.25.0", "1.37.0"])
 def test_kubernetes_takes_what_it_renders(values: Path, version: str, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import until
 from tests.tune.runs import SENTINEL, configuration, environment, trainer
 
+pytestmark = pytest.mark.full
+
 
 def tuned(path: Path, *more: str, what: str = "slw", expect: int = 0) -> dict[str, Any]:
     command = [*SENTINEL, "tune", what, "--run", str(path), "--json", *more]
@@ -40,7 +42,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
     return tuned(path), folder
 
 
-@pytest.mark.full
 def test_it_finds_the_longest_duration_that_is_calm(small: tuple[dict[str, Any], Path]) -> None:
     told, _ = small
     verdicts = {probe["total_steps"]: probe["verdict"] for probe in told["probes"]}
@@ -50,7 +51,6 @@ def test_it_finds_the_longest_duration_that_is_calm(small: tuple[dict[str, Any],
     assert told["curriculum_learning"]["schedule_config"]["total_curriculum_step"] == 80
 
 
-@pytest.mark.full
 def test_a_probe_ran_with_its_pacing_from_scratch_and_with_the_runs_own_seed(
     small: tuple[dict[str, Any], Path],
 ) -> None:
@@ -91,7 +91,6 @@ def test_nothing_of_the_runs_own_is_touched_and_nothing_is_left_running(small: t
         assert LocalJobs(probe).writers() == ()
 
 
-@pytest.mark.full
 def test_the_same_search_again_runs_nothing_and_another_in_its_folder_is_refused(
     small: tuple[dict[str, Any], Path],
 ) -> None:
@@ -111,7 +110,6 @@ def first_steps(probe: Path) -> bool:
     return any(isinstance(r, Sample) for r in Journals(probe).poll())
 
 
-@pytest.mark.full
 def test_vocabulary_raritys_start_and_duration_are_searched(tmp_path: Path) -> None:
     """Five of 32 samples at first: over a long T they are learnt by heart."""
     indexed = ["sentinel-data", "analyze", "--seqlen", "128", "--validation-share", "0.5", "--metric", "voc"]
@@ -128,7 +126,6 @@ def test_vocabulary_raritys_start_and_duration_are_searched(tmp_path: Path) -> N
         assert started.curriculum_schedule["voc"]["difficulty"]["total_steps"] == steps
 
 
-@pytest.mark.full
 def test_random_ltds_start_and_duration_are_searched(tmp_path: Path) -> None:
     path = configuration(tmp_path, trainer(tmp_path), {"starts": [16], "durations": [40, 640]})
     told = tuned(path, what="random-ltd")
@@ -145,7 +142,6 @@ def starts(probe: Path) -> list[RunStarted]:
     return [r for r in Journals(probe).poll() if isinstance(r, RunStarted)]
 
 
-@pytest.mark.full
 def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     """Killed once with a probe done and one at work, which goes on alone; once more with its probe killed as well."""
     path = configuration(tmp_path, trainer(tmp_path), {})
@@ -173,7 +169,6 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     assert began == [(f"start 8, T {t}", life) for t, life in ((40, 1), (40, 2), (80, 1), (640, 1))]
 
 
-@pytest.mark.full
 def test_a_search_that_is_asked_to_end_stops_its_probe_first(tmp_path: Path) -> None:
     path = configuration(tmp_path, trainer(tmp_path), {"horizon_steps": 390})  # farther than it comes
     state = tmp_path / "state" / "tune-slw"
@@ -199,7 +194,6 @@ def test_several_probes_at_once_come_to_the_same_answer(tmp_path: Path) -> None:
     assert "not needed" in {probe["verdict"] for probe in told["probes"]}
 
 
-@pytest.mark.full
 def test_a_trainer_that_ends_by_itself_twice_is_for_a_person(tmp_path: Path) -> None:
     path = configuration(tmp_path, trainer(tmp_path, "--data", "nowhere.txt"), {})
     command = [*SENTINEL, "tune", "slw", "--run", str(path)]
