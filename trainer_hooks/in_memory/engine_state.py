@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trainer_hooks.generators import restore_rng, rng_state
+from trainer_hooks.sample.own import has_own, own
 from trainer_hooks.sample.owners import inner_optimizers
 
 COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
@@ -30,14 +31,14 @@ class Name(NamedTuple):
 
 def why_not(engine: Any) -> str | None:
     """Why no state of this engine can be kept and put back, as a phrase; None where it can."""
-    optimizer, module = getattr(engine, "optimizer", None), getattr(engine, "module", None)
-    if optimizer is None or module is None or not hasattr(engine, "load_checkpoint"):
+    optimizer, module = own(engine, "optimizer"), own(engine, "module")
+    if optimizer is None or module is None or not has_own(engine, "load_checkpoint"):
         return "it is no DeepSpeed engine with an optimizer"
-    if hasattr(engine, "train_batch"):
+    if has_own(engine, "train_batch"):
         return "a pipeline's stages are not tried"
-    if getattr(engine, "mp_world_size", 1) > 1 or getattr(engine, "sequence_parallel_size", 1) > 1:
+    if own(engine, "mp_world_size", 1) > 1 or own(engine, "sequence_parallel_size", 1) > 1:
         return "tensor and sequence parallelism are not tried"
-    if getattr(engine, "has_moe_layers", False):
+    if own(engine, "has_moe_layers", False):
         return "experts are not tried"
     for name in ("zero_cpu_offload", "zero_offload_optimizer", "zero_offload_param", "super_offload", "zenflow_config"):
         if _says(engine, name):
@@ -56,15 +57,15 @@ def why_not(engine: Any) -> str | None:
 
 def _says(engine: Any, name: str) -> Any:
     """What the engine's method of that name says; None where this version has no such method."""
-    method = getattr(engine, name, None)
+    method = own(engine, name)
     return method() if callable(method) else None
 
 
 def tensors_of(engine: Any) -> Iterator[tuple[Name, Tensor]]:
     """All that lives on this rank, each once, as it is now."""
     yield from _of_model(engine)
-    for number, (master, inner, own) in enumerate(_masters(engine)):
-        if own:
+    for number, (master, inner, is_own) in enumerate(_masters(engine)):
+        if is_own:
             yield Name("master", number), master.detach()
         for key, value in sorted(_state(inner, master).items()):
             if isinstance(value, Tensor):
@@ -74,8 +75,8 @@ def tensors_of(engine: Any) -> Iterator[tuple[Name, Tensor]]:
 def bytes_of(engine: Any) -> list[int]:
     """Of each tensor that will be there once Adam has its state: two tensors of each master's size, and a step."""
     sizes = [tensor.nbytes for _, tensor in _of_model(engine)]
-    for master, inner, own in _masters(engine):
-        sizes += [master.nbytes] * own
+    for master, inner, is_own in _masters(engine):
+        sizes += [master.nbytes] * is_own
         made = [value.nbytes for value in _state(inner, master).values() if isinstance(value, Tensor)]
         sizes += made or [max(4, master.element_size()) * master.numel()] * 2 + [4]
     return sizes
@@ -84,7 +85,7 @@ def bytes_of(engine: Any) -> list[int]:
 def numbers_of(engine: Any) -> dict[str, Any]:
     """What is no tensor of the engine's: counters, what the optimizers run with, loss scale, LR scheduler, generators.
     A copy."""
-    scheduler = getattr(engine, "lr_scheduler", None)
+    scheduler = own(engine, "lr_scheduler")
     numbers = {
         "counters": {name: getattr(engine, name) for name in COUNTERS if hasattr(engine, name)},
         "groups": [
@@ -148,7 +149,7 @@ def _put_numbers_back(engine: Any, numbers: Mapping[str, Any]) -> None:
         vars(scaler).update(kept)
     for name, kept in numbers["counters"].items():
         setattr(engine, name, kept)
-    if numbers["scheduler"] is not None and getattr(engine, "lr_scheduler", None) is not None:
+    if numbers["scheduler"] is not None and own(engine, "lr_scheduler") is not None:
         engine.lr_scheduler.load_state_dict(numbers["scheduler"])
     restore_rng(numbers["rng"])
 

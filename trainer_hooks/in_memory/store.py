@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trainer_hooks.in_memory.engine_state import Name, bytes_of, numbers_of, put_back, tensors_of
+from trainer_hooks.sample.own import own
 
 _ALIGNED = 64  # bytes: each tensor begins at a multiple
 
@@ -43,7 +44,7 @@ class StateStore:
 
     def __init__(self, engine: Any, most: int) -> None:
         self.size_bytes = _size(bytes_of(engine))  # of one state
-        self._cuda = str(getattr(engine, "device", "cpu")).startswith("cuda")
+        self._cuda = str(own(engine, "device", "cpu")).startswith("cuda")
         self._most, self._kept = most, list[Kept]()
         self._stream: Any = None
         self._copied: Any = None  # the event after which the state may be changed

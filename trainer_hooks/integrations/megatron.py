@@ -19,6 +19,7 @@ from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.pacing.deepspeed import curriculum_learning
 from trainer_hooks.attaching import attach
 from trainer_hooks.hook import Hook
+from trainer_hooks.sample.own import has_own
 from trainer_hooks.sample.reading import Position
 
 _KEY = "sentinel"  # where the hook's state lies in a checkpoint's client state, beside Megatron's args and iteration
@@ -126,7 +127,7 @@ class MegatronHook:
             return result
 
         engine.save_checkpoint, engine.load_checkpoint = hooked_save, hooked_load
-        if not hasattr(engine, "eval_batch"):
+        if not has_own(engine, "eval_batch"):
             return
         evaluate = engine.eval_batch
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from trainer_hooks.sample.own import has_own, own
 from trainer_hooks.sample.owners import Owner, inner_optimizers, owners_of
 
 __all__ = ["parts_of", "rectangles", "why_not"]
@@ -16,16 +17,16 @@ __all__ = ["parts_of", "rectangles", "why_not"]
 def why_not(engine: Any) -> str | None:
     """Why weights can't be changed right after this engine's optimizer step, as a phrase; None where they can."""
     optimizer = engine.optimizer
-    mpu = getattr(engine, "mpu", None)
+    mpu = own(engine, "mpu")
     tensor = ("get_tensor_model_parallel_world_size", "get_model_parallel_world_size")
     size = next((getattr(mpu, name)() for name in tensor if hasattr(mpu, name)), 1)
-    if size > 1 or getattr(engine, "autotp_size", lambda: 0)() > 1:
+    if size > 1 or own(engine, "autotp_size", lambda: 0)() > 1:
         return "tensor parallelism deals the heads over the ranks"
-    if hasattr(engine, "train_batch"):
+    if has_own(engine, "train_batch"):
         return "a pipeline's stages have layers of their own"
-    if getattr(engine, "sequence_parallel_size", 1) > 1:
+    if own(engine, "sequence_parallel_size", 1) > 1:
         return "sequence parallelism deals the heads over the ranks"
-    if not getattr(engine, "has_whole_gradients", True) or any(
+    if not own(engine, "has_whole_gradients", True) or any(
         hasattr(parameter, "device_mesh") for parameter in engine.module.parameters()
     ):
         return "FSDP deals the weights over the ranks"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sentinel.vocabulary.errors import ConfigError
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
 from trainer_hooks.random_ltd.routing import Routing
+from trainer_hooks.sample.own import own
 
 _LEFT_ALONE = ("encoder_", "past_key_value", "layer_past", "inference_params")
 
@@ -112,7 +113,7 @@ class DataRank:
     def of(cls, engine: Any, mpu: Any = None) -> DataRank:
         """As the model-parallel unit (Megatron's, or DeepSpeed's pipeline grid) tells; else every rank has its own."""
         unit: Any
-        for unit in (mpu, getattr(engine, "mpu", None), getattr(engine, "grid", None)):
+        for unit in (mpu, own(engine, "mpu"), own(engine, "grid")):
             if hasattr(unit, "get_data_parallel_rank"):  # an engine passes on attributes of the user's model, too
                 return cls(rank=unit.get_data_parallel_rank(), size=unit.get_data_parallel_world_size())
         if not dist.is_initialized():

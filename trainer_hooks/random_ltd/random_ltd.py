@@ -14,6 +14,7 @@ from sentinel.vocabulary.errors import CheckpointError, ConfigError
 from trainer_hooks.random_ltd.layer import DataRank, DroppingForward, Turn
 from trainer_hooks.random_ltd.routing import Routing, fastest
 from trainer_hooks.sample.engine_calls import before
+from trainer_hooks.sample.own import own
 
 
 class LayerTokens:
@@ -157,7 +158,7 @@ class RandomLtd:
     def follow(self, engine: Any) -> None:
         """Has the engine itself begin every step, for a loop that is not to be changed. After deepspeed.initialize. A
         pipeline's steps begin in train_batch; any other engine's micro-batches in its forward."""
-        if getattr(engine, "is_pipe_parallel", False):
+        if own(engine, "is_pipe_parallel", False):
             before(engine, "train_batch", lambda *_, **__: self.begin(engine.global_steps + 1))
             return
 

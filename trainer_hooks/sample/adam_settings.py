@@ -17,6 +17,7 @@ from sentinel.vocabulary.overrides import Once, TrainingSettings
 from trainer_hooks.control.start import totals
 from trainer_hooks.ranks import NotAgreedError
 from trainer_hooks.restart import Decisions
+from trainer_hooks.sample.own import has_own, own
 from trainer_hooks.sample.owners import inner_optimizers, local
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import is_partitioned
@@ -59,7 +60,7 @@ class AdamSettings:
                 if decays and configured.get("weight_decay"):
                     group["weight_decay"] = decided.weight_decay
         clip_grad = self.clip_grad if decided.clip_grad is None else decided.clip_grad
-        if hasattr(engine, "clip_by"):  # what stands for an engine
+        if has_own(engine, "clip_by"):  # what stands for an engine
             engine.clip_by(clip_grad)
         else:
             engine._config.gradient_clipping = clip_grad  # there is no other way in
@@ -93,7 +94,7 @@ def facts(engine: Any) -> dict[str, Any]:
 
 
 def _precision(engine: Any) -> str | None:
-    if hasattr(engine, "precision"):  # what stands for an engine
+    if has_own(engine, "precision"):  # what stands for an engine
         return engine.precision()  # type: ignore[no-any-return]
     return "fp16" if engine.fp16_enabled() else "bf16" if engine.bfloat16_enabled() else "fp32"
 
@@ -101,8 +102,8 @@ def _precision(engine: Any) -> str | None:
 def _parameters(engine: Any) -> int | None:
     """Of the whole model; None where a rank has a part of it alone (tensor, pipeline, expert parallelism, FSDP 1)."""
     parameters = list(engine.module.parameters())
-    split = any(getattr(engine, name, None) for name in ("mpu", "is_pipe_parallel", "has_moe_layers"))
-    cut = not getattr(engine, "has_whole_gradients", True) and not any(hasattr(p, "device_mesh") for p in parameters)
+    split = any(own(engine, name) for name in ("mpu", "is_pipe_parallel", "has_moe_layers"))
+    cut = not own(engine, "has_whole_gradients", True) and not any(hasattr(p, "device_mesh") for p in parameters)
     return None if split or cut else sum(getattr(p, "ds_numel", p.numel()) for p in parameters)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from trainer_hooks.sample.logits import TakesLogits, watch_outputs
+from trainer_hooks.sample.own import has_own, own
 
 
 class StepHook(TakesLogits, Protocol):
@@ -49,16 +50,16 @@ _SLOT = "_sentinel_slot"  # the engine's attribute
 def wrap_engine(engine: Any, hook: StepHook) -> Callable[[], None]:
     """Calls the hook from the engine's own methods, whose arguments and results stay unchanged; until what it returns
     is called, or another hook takes the place."""
-    if hasattr(engine, "watched_by"):  # no DeepSpeed engine, but what stands for one
+    if has_own(engine, "watched_by"):  # no DeepSpeed engine, but what stands for one
         engine.watched_by(hook)
-        return getattr(engine, "unwatched", lambda: None)
+        return own(engine, "unwatched", lambda: None)  # type: ignore[no-any-return]
     slot = getattr(engine, _SLOT, None)
     if not isinstance(slot, _Slot):
         slot = _Slot()
         _wrap(engine, slot)
         setattr(engine, _SLOT, slot)
     slot.hook, outputs = hook, None
-    if hasattr(engine, "register_forward_hook"):
+    if has_own(engine, "register_forward_hook"):
         outputs = watch_outputs(engine, hook)
 
     def unwrap() -> None:
@@ -73,15 +74,15 @@ def wrap_engine(engine: Any, hook: StepHook) -> Callable[[], None]:
 def _wrap(engine: Any, slot: _Slot) -> None:
     # there since DeepSpeed 0.3; a pipeline calls it as well
     before(engine, "_take_model_step", slot.tells(_update_coming))
-    if hasattr(engine, "load_checkpoint"):
+    if has_own(engine, "load_checkpoint"):
         before(engine, "load_checkpoint", slot.tells(lambda hook, *_, **__: hook.load_coming()))
-    if hasattr(engine, "save_checkpoint"):
+    if has_own(engine, "save_checkpoint"):
         before(engine, "save_checkpoint", slot.tells(_save_coming))
     made = slot.tells(lambda hook: hook.step_made())
-    if hasattr(engine, "train_batch"):
+    if has_own(engine, "train_batch"):
 
         def take_loss(hook: StepHook, result: Any) -> None:
-            loss = getattr(engine, "dp_group_loss", None)  # this data-parallel rank's own; the result is their mean
+            loss = own(engine, "dp_group_loss")  # this data-parallel rank's own; the result is their mean
             hook.loss_seen(loss if isinstance(loss, Tensor) else result, of_many=False)
 
         _watch_steps(engine, "train_batch", made, slot.tells(take_loss))
@@ -93,7 +94,7 @@ def _wrap(engine: Any, slot: _Slot) -> None:
 def await_saves(engine: Any) -> None:
     """Waits until what DeepSpeed saves beside the training is whole: a collective, on every rank. A save is awaited
     there at the next update as well."""
-    saver = getattr(engine, "checkpoint_engine", None)
+    saver = own(engine, "checkpoint_engine")
     if saver is not None and getattr(saver, "is_decoupled", lambda: False)():
         engine._commit_decoupled_checkpoint()
 

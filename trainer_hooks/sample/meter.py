@@ -19,6 +19,7 @@ from trainer_hooks.sample.layers import layers_of
 from trainer_hooks.sample.logits import Logits, largest_magnitude
 from trainer_hooks.sample.offloaded import OffloadedReader, Pending, threads_of_the_reader
 from trainer_hooks.sample.one_pass import AdamConstants, OnePass, Part, Piece, Stop, expected_pass, one_pass
+from trainer_hooks.sample.own import has_own
 from trainer_hooks.sample.owners import inner_optimizers, local
 from trainer_hooks.sample.reading import Measurement, loss_scale
 from trainer_hooks.sample.replicas import Replicas, counts_batches
@@ -175,7 +176,7 @@ class Meter:
             if self._local is not None and self._local.handles:
                 local = self._local.taken(step.scale(engine) / step.many(engine), len(step.losses))
         with self._guard("read the gradient's norm"):
-            stale = hasattr(engine, "gradient_scale") and step.squares_of != len(step.losses)
+            stale = has_own(engine, "gradient_scale") and step.squares_of != len(step.losses)
             if step.given is not None or stale:  # of fewer micro-batches than were made
                 step.squares = None
             given = step.given

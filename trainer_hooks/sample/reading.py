@@ -16,6 +16,7 @@ from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import Sample, StateLoaded, StateSaved
 from trainer_hooks.sample.offloaded import Pending
 from trainer_hooks.sample.one_pass import Part, Piece
+from trainer_hooks.sample.own import has_own
 from trainer_hooks.sample.to_host import Copies, on_device
 
 _NOTHING = -math.inf  # the part of a rank that has no reading, where a maximum is taken
@@ -187,7 +188,7 @@ def _root(square: float) -> float:
 
 def loss_scale(engine: Any) -> float | None:
     """The loss scale of fp16 training; None where there is none."""
-    if hasattr(engine, "scale_in_force"):  # what stands for an engine
+    if has_own(engine, "scale_in_force"):  # what stands for an engine
         return engine.scale_in_force()  # type: ignore[no-any-return]
     optimizer = engine.optimizer
     for name in ("cur_scale", "loss_scale"):
@@ -239,7 +240,7 @@ class StepFacts:
             "step_time_s": step_time_s,
             "lr": self._lr,
             "loss_scale": loss_scale(engine),
-            "skipped": not engine.was_step_applied() if hasattr(engine, "was_step_applied") else False,
+            "skipped": not engine.was_step_applied() if has_own(engine, "was_step_applied") else False,
             "global_batch_samples": engine.train_batch_size(),
         }
         position = self._position() if self._position is not None else Position()

@@ -26,6 +26,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn import Parameter
 
+from trainer_hooks.sample.own import own
 from trainer_hooks.sample.owners import local
 
 _TENSOR_PARALLEL_SIZE = (
@@ -61,14 +62,14 @@ class Replicas:
     @classmethod
     def of(cls, engine: Any, mpu: Any = None) -> Replicas:
         """As DeepSpeed's engine and the model-parallel unit (Megatron's, or DeepSpeed's pipeline grid) tell."""
-        alone, unit = is_partitioned(engine), mpu if mpu is not None else getattr(engine, "mpu", None)
+        alone, unit = is_partitioned(engine), mpu if mpu is not None else own(engine, "mpu")
         tensor_parallel = _told(unit, _TENSOR_PARALLEL_SIZE) or 1
-        parted = getattr(engine, "is_pipe_parallel", False) or getattr(engine, "has_moe_layers", False)
-        parted = parted or not getattr(engine, "has_whole_gradients", True)
-        copies = getattr(engine, "copies_of_state", None)
+        parted = own(engine, "is_pipe_parallel", False) or own(engine, "has_moe_layers", False)
+        parted = parted or not own(engine, "has_whole_gradients", True)
+        copies = own(engine, "copies_of_state")
         whole = int(copies or 0)
         if not copies:  # sequence parallel ranks included: they hold the same parameters
-            copies = int(getattr(engine, "seq_dp_world_size", 0) or getattr(engine, "dp_world_size", 0) or _size(None))
+            copies = int(own(engine, "seq_dp_world_size", 0) or own(engine, "dp_world_size", 0) or _size(None))
             whole = copies
             if alone:  # MiCS keeps a whole set of partitions in every group of mics_shard_size ranks; ZeRO keeps one
                 shard = int(getattr(engine._config.zero_config, "mics_shard_size", None) or 0)
@@ -113,12 +114,12 @@ class Replicas:
 
 def counts_batches(engine: Any, mpu: Any) -> bool | None:
     """Whether this rank's batches count in `batch_digest`; None where that is not known, and there is no digest."""
-    unit = mpu if mpu is not None else getattr(engine, "mpu", None)
-    cut = (_told(unit, _CUTS_OF_A_SEQUENCE), int(getattr(engine, "sequence_parallel_size", 1) or 1))
+    unit = mpu if mpu is not None else own(engine, "mpu")
+    cut = (_told(unit, _CUTS_OF_A_SEQUENCE), int(own(engine, "sequence_parallel_size", 1) or 1))
     if any((size or 1) > 1 for size in cut):
         return None
     sizes = _told(unit, _TENSOR_PARALLEL_SIZE) or 1, _told(unit, _STAGES) or 1
-    data_parallel = int(getattr(engine, "dp_world_size", 0) or _size(None))
+    data_parallel = int(own(engine, "dp_world_size", 0) or _size(None))
     if math.prod(sizes) * data_parallel != _size(None):
         return None
     places = _told(unit, _TENSOR_PARALLEL_RANK), _told(unit, _STAGE)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from trainer_hooks.sample.own import has_own
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import is_partitioned
 
@@ -33,13 +34,13 @@ class StepHeard:
 
     def many(self, engine: Any) -> int:
         """What each micro-batch's loss was divided by."""
-        if hasattr(engine, "gradient_scale"):
+        if has_own(engine, "gradient_scale"):
             return max(1, len(self.losses))
         return int(engine.gradient_accumulation_steps()) if self.of_many else 1
 
     def scale(self, engine: Any) -> Tensor | float:
         """The loss scale that the gradients really carry, dimensionless."""
-        if hasattr(engine, "gradient_scale"):  # what stands for an engine knows it
+        if has_own(engine, "gradient_scale"):  # what stands for an engine knows it
             return float(engine.gradient_scale)
         if self.factor is None:
             return 1.0
@@ -50,8 +51,8 @@ def divided_at_the_loss(engine: Any, loss: Tensor) -> bool:
     """Whether the gradient at the loss is divided by the number of micro-batches already. DeepSpeed 0.18.3 to 0.19.5
     divides at the model's output, by a hook set in forward: so at the loss only where the loss is that output (Hugging
     Face's models). All other versions divide the loss."""
-    at_the_output = hasattr(engine, "_backward_prologue_per_tensor")
-    of_late = hasattr(engine, "_running_engine_backward_count")  # it then leaves the output's alone
+    at_the_output = has_own(engine, "_backward_prologue_per_tensor")
+    of_late = has_own(engine, "_running_engine_backward_count")  # it then leaves the output's alone
     return of_late or not at_the_output or bool(getattr(loss, "_backward_hooks", None))
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sentinel.vocabulary.errors import CheckpointError, ConfigError
 from sentinel.vocabulary.pacing import shortening
+from trainer_hooks.sample.own import has_own
 from trainer_hooks.warmup.batch import Axes
 from trainer_hooks.warmup.kept import Kept, Read, Run, Segment, Taken, packed
 from trainer_hooks.warmup.pacing import Validated, followed
@@ -221,7 +222,7 @@ class SeqlenWarmup:
             raise ConfigError(f"what step {self.step} has cut off is not known: call took(…) after begin({self.step})")
         if self._applied or self._warned or self.step is None or self.length >= self.full:
             return
-        if hasattr(self._engine, "reset_activation_shape"):
+        if has_own(self._engine, "reset_activation_shape"):
             return  # a pipeline's stages in the middle see no batch
         self._warned = True
         log.warning("no batch of step %s was given to SeqlenWarmup: it has not shortened any", self.step)
@@ -231,7 +232,7 @@ def _lead(engine: Any, warmup: SeqlenWarmup) -> Callable[[], None]:
     """Makes a PipelineEngine shorten its training batches by the warmup, and validate at full length. Returns the
     function that resets the stages' activation shapes, to be called on all of them when the length changes: only the
     first and the last stage load a batch. Any other engine, or none, is left unchanged."""
-    if not hasattr(engine, "reset_activation_shape"):
+    if not has_own(engine, "reset_activation_shape"):
         return lambda: None
     then = engine.batch_fn
     engine.set_batch_fn(warmup if then is None else lambda batch: warmup(then(batch)))
