@@ -6,6 +6,10 @@ Past onset and warmup, without an open episode or a fresh spike, at full length,
 the last two validations past onset and warmups must each be 5 % below the best before the onset. While a drop that came
 with the resume lasts (data seen before), only these validations count: the answer stays open, however long it takes.
 Once it is over, the present level counts in place of the best mean.
+
+A restart that is not better by so much when its hold is over has failed, unless it is on its way: no worse than the
+best before the onset, and 1 % lower in the second half of the hold than in the first. Then it is held on for as long as
+that lasts, and where the run ends by itself it has recovered.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 
 from sentinel.judge.noise_band import PowerLaw
 from sentinel.judge.series import Series
@@ -117,6 +122,8 @@ class Restart:
         self.last_step: int | None = None
         self._best = BestMean(WINDOW, full_seqlen)
         self._full_seqlen = full_seqlen
+        self._block: list[float] = []  # losses that compare since the last of the means
+        self._means: deque[float] = deque(maxlen=max(4, danger.hold_steps // WINDOW))  # of WINDOW losses each, nats
 
     @property
     def best(self) -> float | None:
@@ -130,6 +137,21 @@ class Restart:
         if comparable(sample, self._full_seqlen):
             self.losses.append(sample.loss)
             self._best.push(sample)
+            self._block.append(sample.loss)
+            if len(self._block) == WINDOW:
+                self._means.append(math.fsum(self._block) / WINDOW)
+                self._block.clear()
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether the loss is no worse than the best before the onset, and falls over the last `hold_steps`."""
+        before, means = self.danger.best_before, list(self._means)
+        if before is None or len(means) < (self._means.maxlen or 0):
+            return False
+        half = len(means) // 2
+        earlier, now = median(means[:half]), median(means[half:])  # a spike that healed is no fall
+        stands = math.fsum(means[-2:]) / 2
+        return stands <= before * (1 + ON_TREND_WITHIN) and now <= earlier * (1 - IMPROVES_BY)
 
 
 def recovery_of(
@@ -154,17 +176,23 @@ def recovery_of(
             found = _validated([v.loss for v in validated_before], late)
         if found.answer is RecoveryOutcome.RECOVERED:
             return found
+        over = last_step is not None and last_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps
         if drop is not None and dropped:  # unknown, and not failed, however long it lasts
             found = _not_yet(f"{drop.sentence}; that is no recovery: {found.reason}")
-        elif last_step is not None and last_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps:
-            return Recovery(
-                answer=RecoveryOutcome.FAILED, reason=f"{danger.hold_steps} steps past the danger: {found.reason}"
-            )
-    if finished:
-        return Recovery(
-            answer=RecoveryOutcome.FAILED, reason=f"the run has ended and has not recovered: {found.reason}"
-        )
-    return found
+        elif (over or finished) and restart.on_its_way:
+            why = f"{found.reason}; no worse than before the onset, and it still falls"
+            return _recovered(f"the run has ended: {why}") if finished else _not_yet(why)
+        elif over:
+            return _failed(f"{danger.hold_steps} steps past the danger: {found.reason}")
+    return _failed(f"the run has ended and has not recovered: {found.reason}") if finished else found
+
+
+def _recovered(reason: str) -> Recovery:
+    return Recovery(answer=RecoveryOutcome.RECOVERED, reason=reason)
+
+
+def _failed(reason: str) -> Recovery:
+    return Recovery(answer=RecoveryOutcome.FAILED, reason=reason)
 
 
 def _not_yet(reason: str) -> Recovery:
@@ -193,7 +221,7 @@ def _validated(before: Sequence[float], late: Sequence[float]) -> Recovery:
     stands = f"the last {_VALIDATIONS} validation losses are {now:.3f} or less"
     if now > wanted:
         return _not_yet(f"{stands}, wanted {wanted:.3f} (5 % below {best:.3f})")
-    return Recovery(answer=RecoveryOutcome.RECOVERED, reason=f"{stands}; the best before the onset was {best:.3f}")
+    return _recovered(f"{stands}; the best before the onset was {best:.3f}")
 
 
 def _level(old: OldTrend | None, restart: Restart, *, believed: bool) -> Recovery | None:
@@ -215,5 +243,4 @@ def _level(old: OldTrend | None, restart: Restart, *, believed: bool) -> Recover
     if now > previous * (1 - IMPROVES_BY) and not on_trend:
         return _not_yet(f"the loss stands at {now:.3f}: a plateau")
     how = "follows the trend from before the onset" if on_trend and best > wanted else f"is {best:.3f}"
-    reason = f"best {WINDOW}-step mean {how}; it was {before:.3f} before the onset"
-    return Recovery(answer=RecoveryOutcome.RECOVERED, reason=reason)
+    return _recovered(f"best {WINDOW}-step mean {how}; it was {before:.3f} before the onset")

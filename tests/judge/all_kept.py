@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from sentinel.judge.recovery_check import (
     BETTER_BY,
@@ -113,11 +114,28 @@ def recovery(
         return verdict
     if drop is not None and dropped:
         return _not_yet(f"{drop.sentence}; that is no recovery: {verdict.reason}", finished)
-    if last.global_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps:
+    over = last.global_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps
+    if (over or finished) and _on_its_way([s.loss for s in since if _counts(s, full_seqlen)], danger):
+        why = f"{verdict.reason}; no worse than before the onset, and it still falls"
+        if finished:
+            return Recovery(answer=RecoveryOutcome.RECOVERED, reason=f"the run has ended: {why}")
+        return Recovery(answer=RecoveryOutcome.NOT_YET, reason=why)
+    if over:
         return Recovery(
             answer=RecoveryOutcome.FAILED, reason=f"{danger.hold_steps} steps past the danger: {verdict.reason}"
         )
     return _not_yet(verdict.reason, finished)
+
+
+def _on_its_way(losses: Sequence[float], danger: Danger) -> bool:
+    wanted = max(4, danger.hold_steps // WINDOW)
+    whole = len(losses) - len(losses) % WINDOW
+    means = [math.fsum(losses[at : at + WINDOW]) / WINDOW for at in range(0, whole, WINDOW)][-wanted:]
+    if danger.best_before is None or len(means) < wanted:
+        return False
+    first, second = means[: wanted // 2], means[wanted // 2 :]
+    stands = (means[-1] + means[-2]) / 2
+    return stands <= danger.best_before * 1.005 and median(second) <= median(first) * 0.99
 
 
 def _validated(before: Sequence[float], late: Sequence[float]) -> Recovery:

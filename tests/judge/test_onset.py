@@ -105,7 +105,7 @@ def test_a_nan_after_a_slow_climb_is_rolled_back_to_before_the_climb(
     assert (alarm.kind, alarm.verdict_step) == ("nan", 1700 + every)
     opened = replace(incident(), onset_range=alarm.onset_range)
     saved = run(checkpoints=tuple(checkpoint(step) for step in range(100, 1800, 100)))
-    assert target_of(opened, POLICY.ladder[0], saved, POLICY).global_step == target
+    assert target_of(opened, POLICY.ladder_for(None)[0], saved, POLICY).global_step == target
 
 
 @pytest.mark.parametrize("every", [1, 5, 10])
@@ -290,7 +290,7 @@ ILL = UnhealthySpan(first_step=22, last_step=45, words="the sum of sqrt(v)", wor
 def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says_so() -> None:
     """The onset is known too late: 47, where the readings were ill from 22 on."""
     state = run(unhealthy_spans=(ILL,))
-    target = target_of(incident(), POLICY.ladder[0], state, POLICY)
+    target = target_of(incident(), POLICY.ladder_for(None)[0], state, POLICY)
     assert target.tag == "global_step20"
     assert (
         "global_step30 contains the divergence: the sum of sqrt(v) was 2e+10 between the steps 22 and 45, "
@@ -302,7 +302,9 @@ def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says
 
 
 def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> None:
-    target = target_of(incident(), POLICY.ladder[0], run(unhealthy_spans=(replace(ILL, first_step=5),)), POLICY)
+    target = target_of(
+        incident(), POLICY.ladder_for(None)[0], run(unhealthy_spans=(replace(ILL, first_step=5),)), POLICY
+    )
     assert target.tag is None
     assert target.reason.startswith("no healthy checkpoint lies")
     assert "2e+10" in target.reason

@@ -62,9 +62,30 @@ def test_a_restart_has_recovered_once_it_is_5_percent_better_and_still_falls(
     found = answer(since)
     assert found.answer is (RecoveryOutcome.RECOVERED if recovered else RecoveryOutcome.NOT_YET)
     assert why in found.reason
-    ended = answer(since, finished=True)
+    ended = answer(since, replace(DANGER, hold_steps=200), finished=True)
     assert ended.answer is (RecoveryOutcome.RECOVERED if recovered else RecoveryOutcome.FAILED)
     assert why in ended.reason
+
+
+@pytest.mark.parametrize(
+    ("since", "on_its_way"),
+    [
+        (levels((100, 2.0), (100, 1.97)), True),
+        (levels((100, 2.0), (100, 1.981)), False),  # less than 1 %
+        (levels((100, 2.1), (100, 2.01)), True),
+        (levels((100, 2.1), (100, 2.011)), False),  # worse than before the onset
+        (levels((40, 2.0), (40, 3.0), (120, 2.0)), False),  # a spike that healed
+        (levels((100, 1.97), (100, 2.0)), False),
+    ],
+)
+def test_a_restart_that_still_falls_is_held_on_and_has_recovered_where_the_run_ends(
+    since: list[Sample], on_its_way: bool
+) -> None:
+    danger = replace(DANGER, hold_steps=150)
+    held, ended = answer(since, danger), answer(since, danger, finished=True)
+    assert held.answer is (RecoveryOutcome.NOT_YET if on_its_way else RecoveryOutcome.FAILED)
+    assert ended.answer is (RecoveryOutcome.RECOVERED if on_its_way else RecoveryOutcome.FAILED)
+    assert ("it still falls" in held.reason) is ("it still falls" in ended.reason) is on_its_way
 
 
 @pytest.mark.parametrize(
