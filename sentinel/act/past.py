@@ -52,8 +52,8 @@ class PastReader:
         if attempt is None:
             return look
         if needs.onset_range is not None:
-            full_seqlen = look.facts.settings.baseline.full_seqlen
-            return look.known(onset=onset_readings(look.history.lineage(attempt), needs.onset_range, full_seqlen))
+            known, lineage = look.facts.settings.baseline, look.history.lineage(attempt)
+            return look.known(onset=onset_readings(lineage, needs.onset_range, known.full_seqlen, known.clip_grad))
         if (incident := needs.evidence_for) is not None:
             return look.known(evidence=evidence(look.history, attempt, before=incident.attempt))
         if (incident := needs.recovery_of) is not None and (rollback := incident.current) is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +64,7 @@ def incident_json(incident: Incident) -> dict[str, Any]:
         **fields_of(incident, "status", "outcome", "attempt", "onset_range", "alarm_step", "reason"),
         **fields_of(incident, "ignored", "note"),
         "led_by": incident.leading.led_by,
-        "moved_first": None if incident.moved_first is None else asdict(incident.moved_first),
+        "moved_first": None if incident.moved_first is None else incident.moved_first.to_json(),
         "waits": [fields_of(w, "rung", "hypothesis", "from_step", "until_step", "failed") for w in incident.waits],
         "skips": [fields_of(s, "rung", "hypothesis", "reason") for s in incident.skips],
         "bisect": None if incident.bisect is None else fields_of(incident.bisect, "over", "gpu_hours"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -161,12 +161,12 @@ def _replay(
         events=tuple((event, moved, rollback_to(event, saved, margin_steps)) for event, moved in replay.found),
         first_step=first,
         last_step=replay.series.last_step,
-        would_do=None if backtest is None else _would_do(replay.events, history, diverged_in, *backtest, step_times),
+        would_do=None if backtest is None else _would_do(replay.found, history, diverged_in, *backtest, step_times),
     )
 
 
 def _would_do(
-    events: Iterable[Event],
+    found_events: Iterable[tuple[Event, FirstMoved | None]],
     history: History,
     diverged_in: dict[tuple[int, ...], int],
     policy: Policy,
@@ -174,10 +174,12 @@ def _would_do(
     step_times: list[float],
 ) -> tuple[WouldDo, ...]:
     step_time_s, found = median(step_times) if step_times else None, []
-    for event in (e for e in events if e.recommend_rollback):
+    for event, moved in ((e, m) for e, m in found_events if e.recommend_rollback):
         until = diverged_in.get(_key(event))  # an event of the end of the readings is one of the newest attempt
         lineage = [a for number, a in sorted(history.attempts.items()) if until is None or number <= until]
-        found.append(would_do(event, lineage, policy, save_every=save_every, step_time_s=step_time_s))
+        found.append(
+            would_do(event, lineage, policy, save_every=save_every, step_time_s=step_time_s, moved_first=moved)
+        )
     return tuple(found)
 
 
@@ -206,7 +208,10 @@ def _document(replayed: _Replayed, *, explain: bool) -> dict[str, Any]:
         **fields_of(verdict, "severity", "reason"),
         "events": [
             {"kind": str(event.kind), **fields_of(event, *_EVENT), "rollback_to": to}
-            | {"led_by": [] if moved is None else moved.led_by, "moved_first": None if moved is None else asdict(moved)}
+            | {
+                "led_by": [] if moved is None else moved.led_by,
+                "moved_first": None if moved is None else moved.to_json(),
+            }
             | {"reason": event.reason}
             for event, moved, to in replayed.events
         ],

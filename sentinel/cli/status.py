@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,7 +112,7 @@ def _document(config: Config, look: Observation, job: Liveness, *, unreadable_li
         "early_warning": _warned(look.series.early_warning),
         "onset_range": verdict.onset_range,
         "led_by": [] if moved is None else moved.led_by,
-        "moved_first": None if moved is None else asdict(moved),
+        "moved_first": None if moved is None else moved.to_json(),
         "events": [
             {"kind": str(e.kind), "onset_step": e.onset_step, "end_step": e.end_step, "reason": e.reason}
             for e in look.series.events[-_LAST_EVENTS:]
@@ -136,7 +135,8 @@ def _moved_first(look: Observation) -> FirstMoved | None:
         return incident.moved_first
     if attempt is None or onset is None:
         return None
-    return onset_readings(look.history.lineage(attempt), onset, None).moved_first
+    clip = look.facts.settings.baseline.clip_grad
+    return onset_readings(look.history.lineage(attempt), onset, None, clip).moved_first
 
 
 def _warned(warning: EarlyWarning | LogitWarning | None) -> dict[str, Any] | None:

@@ -45,9 +45,10 @@ def turn_beside(incident: Incident, facts: Facts, policy: Policy) -> Turn | None
 
 def asks_for_cause(incident: Incident | None, policy: Policy) -> bool:
     """Whether the incident's next rung follows from its bisect, or that bisect goes on."""
-    if incident is None or incident.status != "open" or incident.tried >= len(policy.ladder):
+    if incident is None or incident.status != "open":
         return False
-    return policy.ladder[incident.tried].bisect
+    left = policy.ladder_for(incident.instability)[incident.tried :]
+    return bool(left) and left[0].bisect
 
 
 def refused_turn(plan: Plan, incident: Incident) -> Turn:

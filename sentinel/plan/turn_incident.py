@@ -85,7 +85,7 @@ def _decide(incident: Incident, facts: Facts, policy: Policy, memory: Memory) ->
     if (skip := plan.skip) is not None:  # in every mode: nothing is done, and the next turn decides the next rung
         return Turn(reason=plan.reason, records=(skipped(incident.id, skip),))
     if plan.bisects:
-        rung, newest = policy.ladder[incident.tried].name, facts.newest_attempt or 0
+        rung, newest = policy.ladder_for(incident.instability)[incident.tried].name, facts.newest_attempt or 0
         begun = BisectBegun(incident=incident.id, rung=rung, newest_attempt=newest)
         return Turn(reason=plan.reason, records=(begun,))
     if policy.mode == "observe":

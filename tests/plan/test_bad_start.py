@@ -54,7 +54,7 @@ def test_the_page_is_critical_where_the_saves_are_spoilt(fault: str, severity: s
 
 def test_a_target_passes_over_what_a_bad_start_has_saved() -> None:
     spoilt = SpoiltSpan(first_step=21, last_step=30, reason="attempt 2 did not continue the run")
-    opened, rung = incident(), POLICY.ladder[0]
+    opened, rung = incident(), POLICY.ladder_for(None)[0]
     without = target_of(opened, rung, run(), POLICY)
     target = target_of(opened, rung, run(spoilt_spans=(spoilt,)), POLICY)
     assert (without.global_step, target.global_step) == (30, 20)

@@ -44,7 +44,7 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
         "mode": "observe",
         "approve_within_s": 4 * 3600.0,
         "margin_steps": 10,
-        "rollback_budget": 4,
+        "rollback_budget": 6,
         "on_contradicted": "next",
         "start_budget": 3,
         "restart": "auto",
@@ -309,13 +309,13 @@ def test_a_successors_checkpoints_are_never_moved() -> None:
 
 
 def test_the_target_counts_back_from_the_early_end_of_the_onset() -> None:
-    target = target_of(incident(), POLICY.ladder[0], run(), POLICY)
+    target = target_of(incident(), POLICY.ladder_for(None)[0], run(), POLICY)
     assert target.tag == "global_step30"  # 47 - 10 = 37
 
 
 def test_an_incomplete_or_unsound_checkpoint_is_no_target() -> None:
     found = (checkpoint(10), checkpoint(20, verified=False), checkpoint(30, complete=False), checkpoint(40))
-    assert target_of(incident(), POLICY.ladder[0], run(checkpoints=found), POLICY).tag == "global_step10"
+    assert target_of(incident(), POLICY.ladder_for(None)[0], run(checkpoints=found), POLICY).tag == "global_step10"
 
 
 def test_the_margin_grows_with_each_rung_that_failed_and_never_comes_nearer_again() -> None:
@@ -328,7 +328,9 @@ def test_the_margin_grows_with_each_rung_that_failed_and_never_comes_nearer_agai
         for failed in range(4)
     ]
     assert steps == [690, 680, 660, 620]
-    near = target_of(incident(**far, rollbacks=[replace(tried, target_step=100)]), POLICY.ladder[0], states, POLICY)
+    near = target_of(
+        incident(**far, rollbacks=[replace(tried, target_step=100)]), POLICY.ladder_for(None)[0], states, POLICY
+    )
     assert near.global_step == 100
 
 
@@ -338,7 +340,7 @@ def test_in_the_risky_time_earlier_is_before_the_upper_half_of_the_lr_ramp() -> 
 
 
 def test_without_a_checkpoint_before_the_onset_it_starts_from_scratch() -> None:
-    target = target_of(incident(onset_range=(12, 12)), POLICY.ladder[0], run(), POLICY)
+    target = target_of(incident(onset_range=(12, 12)), POLICY.ladder_for(None)[0], run(), POLICY)
     assert (target.tag, target.global_step) == (None, 0)
 
 

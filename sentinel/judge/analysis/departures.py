@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sentinel.judge.analysis.instability import InstabilitySeen
+from sentinel.vocabulary.codec import kept, read
 from sentinel.vocabulary.numbers import to_number
 
 
@@ -25,6 +27,7 @@ class FirstMoved:
     departures: tuple[Departure, ...]  # The earliest first; of the same step, the farthest
     stayed: tuple[str, ...]  # Signals that did not leave their bands up to the onset
     unjudged: tuple[str, ...]  # Signals with too few quiet readings to have a band, or none near the onset
+    instability: InstabilitySeen | None = None  # That the readings show; None too in the logs of older versions
 
     @property
     def leading(self) -> tuple[Departure, ...]:
@@ -39,6 +42,11 @@ class FirstMoved:
     @property
     def sentence(self) -> str:
         """What led, and how sure that is: by how much each left its noise, and what could not be judged."""
+        shown = f"; {self.instability.sentence}" if self.instability is not None else ""
+        return self._led + shown
+
+    @property
+    def _led(self) -> str:
         unjudged = f"; too few readings to judge {', '.join(self.unjudged)}" if self.unjudged else ""
         if self.leading:
             named = [
@@ -54,6 +62,11 @@ class FirstMoved:
             return "what moved first is unknown: no signal but the loss was measured"
         return "what moved first is not known"
 
+    def to_json(self) -> dict[str, Any]:
+        """As the incident log has it: without an instability where none shows."""
+        own = {name: kept(getattr(self, name)) for name in ("departures", "stayed", "unjudged")}
+        return own | ({} if self.instability is None else {"instability": kept(self.instability)})
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FirstMoved:
         """What the incident log has recorded. KeyError, TypeError or ValueError where it makes no sense."""
@@ -62,6 +75,7 @@ class FirstMoved:
             departures=tuple(Departure(**departure) for departure in departures),
             stayed=tuple(data["stayed"]),
             unjudged=tuple(data["unjudged"]),
+            instability=None if (shown := data.get("instability")) is None else read(InstabilitySeen, shown),
         )
 
 

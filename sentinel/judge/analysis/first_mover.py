@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sentinel.judge.analysis.departures import Departure, FirstMoved
+from sentinel.judge.analysis.instability import instability_before
 from sentinel.judge.noise_band import MAD_TO_SIGMA
 from sentinel.judge.readings import Readings
 
@@ -30,11 +32,12 @@ _MIN_QUIET = 3
 _MIN_QUIET_FOR_TREND = 12
 
 
-def moved_before(stretches: Sequence[Readings], onset_range: tuple[int, int]) -> FirstMoved:
+def moved_before(stretches: Sequence[Readings], onset_range: tuple[int, int], clip: float | None = None) -> FirstMoved:
     """What moved first, for the record: from 100 steps before the early end of the onset up to its late end, which the
-    steps are counted back from. `stretches`: one lineage, from `reads_from` on."""
+    steps are counted back from. `stretches`: one lineage, from `reads_from` on. `clip`: see `instability_before`."""
     early, late = onset_range
-    return first_moved_of_readings(stretches, onset_step=late, window_steps=WINDOW_STEPS + late - early)
+    found = first_moved_of_readings(stretches, onset_step=late, window_steps=WINDOW_STEPS + late - early)
+    return replace(found, instability=instability_before(stretches, onset_range, clip))
 
 
 def reads_from(onset_range: tuple[int, int]) -> int:

@@ -15,7 +15,7 @@ from sentinel.judge.noise_band import BLOCK
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 
-_LIMIT = 100.0
+LIMIT = 100.0  # Kimi K2 clips at it
 _PASSES_SAMPLES = 256  # without a logit above the limit for so long, a warning has passed
 _KEPT = 64  # warnings that are remembered
 
@@ -29,7 +29,7 @@ class LogitWarning:
     @property
     def reason(self) -> str:
         return (
-            f"since step {self.since_step} the largest attention logit is above {_LIMIT:g}, which the rung key qk_clip "
+            f"since step {self.since_step} the largest attention logit is above {LIMIT:g}, which the rung key qk_clip "
             "limits: a divergence may follow"
         )
 
@@ -41,7 +41,7 @@ class AttentionLogits(Detector):
 
     def __init__(self, thresholds: Thresholds) -> None:
         self.warnings: deque[LogitWarning] = deque(maxlen=_KEPT)
-        self._limit, self._passed, self._silent = _LIMIT, False, 0
+        self._limit, self._passed, self._silent = LIMIT, False, 0
         self._resumed_step: int | None = None
 
     @property
@@ -54,7 +54,7 @@ class AttentionLogits(Detector):
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
         if known.resumed_step != self._resumed_step:
-            self._limit, self._resumed_step = _LIMIT, known.resumed_step
+            self._limit, self._resumed_step = LIMIT, known.resumed_step
         logit = samples.readings.get("attention_logit_max")
         if logit is not None and not logit <= self._limit:  # nan too
             self._limit, self._passed = 2 * logit if logit == logit else float("inf"), True

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
+from sentinel.judge.analysis.instability import Instability
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import POSITIVE, out_of_range, outside
 from sentinel.vocabulary.pacing import SLW_AND_BATCH, Shortening
@@ -32,6 +33,10 @@ class Rung(OptimizerSettings):
 
     hypothesis: str
     """What is true if this rung helps."""
+
+    instability: Instability | None = None
+    """Only for an incident whose onset shows it. attention_logits: the largest attention logit has passed 100;
+    lagging_variance: the gradients have grown at once, and Adam's variance has not followed. None: for any incident."""
 
     target: TargetRule = "near"
     """near: the last checkpoint before the onset, less the margin; earlier: the margin doubled by each rung that
@@ -241,7 +246,7 @@ _FREE_FORM = {
     "remove_options": ("'--flag', without a value", _FLAG),
 }
 
-_NAMING = ("name", "hypothesis")
+_NAMING = ("name", "hypothesis", "instability")
 # beginning of keys -> those of them that have to be there where any is
 _TOGETHER = {
     "seqlen_": ("seqlen_start",),
@@ -259,6 +264,26 @@ _OF_PACINGS = {
 
 
 DEFAULT_LADDER: tuple[Rung, ...] = (
+    Rung(
+        name="QK-clip",
+        hypothesis="attention logits grow without bound",
+        instability="attention_logits",
+        target="earlier",
+        qk_clip=100,
+    ),
+    Rung(
+        name="LR / 4 of queries, keys and values",
+        hypothesis="the learning rate is too high for these weights alone",
+        instability="attention_logits",
+        target="earlier",
+        lr_factor_of={"attention.qkv": 0.25},
+    ),
+    Rung(
+        name="LR warmup again",
+        hypothesis="Adam's variance settles while the learning rate is low",
+        instability="lagging_variance",
+        lr_warmup_factor=1,
+    ),
     Rung(name="reseed", hypothesis="the order of the data did it", reseed=True),
     Rung(
         name="reseed + LR warmup x8",

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from sentinel.judge.analysis.instability import Instability
 from sentinel.plan.choose.ladder import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE, POSITIVE_OR_INF, Range, outside
@@ -31,7 +32,7 @@ class Policy:
     margin_steps: Annotated[int, AT_LEAST_0] = 10
     """Optimizer steps that a target keeps away from the early end of the onset; doubled by each rung that failed."""
 
-    rollback_budget: Annotated[int, AT_LEAST_0] = 4
+    rollback_budget: Annotated[int, AT_LEAST_0] = 6
     """Rollbacks over the run's life; when they are spent, sentinel stops and asks for a person."""
 
     start_budget: Annotated[int, AT_LEAST_1] = 3
@@ -92,7 +93,8 @@ class Policy:
     decided is worse than before: a person is asked in both cases."""
 
     hold_steps: Annotated[int, AT_LEAST_1] = 500
-    """Steps past onset and warmup by which a restart has to have recovered, or its rung has failed."""
+    """Steps past onset and warmup by which a restart has to have recovered, or its rung has failed. One whose loss is
+    no worse than before the onset and still falls is held on (docs/CRITERIA.md#recovery-check)."""
 
     restart_on_crash: bool = False
     """Start the job again, from `latest`, when it is gone and has not reported its end. A crash is not a divergence.
@@ -112,6 +114,10 @@ class Policy:
         for span in self.quiet_hours:
             if not _SPAN.fullmatch(span):
                 raise ConfigError(f"quiet_hours: {span!r} should be two times of day, as '22:00-06:00'")
+
+    def ladder_for(self, shown: Instability | None) -> tuple[Rung, ...]:
+        """The rungs for an onset that shows this instability, in the ladder's order: those for another are left out."""
+        return tuple(rung for rung in self.ladder if rung.instability in (None, shown))
 
     def quiet_at(self, minute_of_day: int) -> str | None:
         """The span of quiet hours that this local minute lies in, or None; a span may reach over midnight."""

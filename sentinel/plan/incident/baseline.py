@@ -31,8 +31,10 @@ class OnsetReadings:
     moved_first: FirstMoved | None = None  # None in the logs of older versions
 
 
-def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full_seqlen: int | None) -> OnsetReadings:
-    """Goes once through the attempt's lineage, which is ordered by step."""
+def onset_readings(
+    lineage: Iterable[Sample], onset_range: tuple[int, int], full_seqlen: int | None, clip: float | None = None
+) -> OnsetReadings:
+    """Goes once through the attempt's lineage, which is ordered by step. `clip`: see `instability_before`."""
     best, at, (early, late) = BestMean(WINDOW, full_seqlen), None, onset_range
     near, first, after = list[Sample](), reads_from(onset_range), 0
     for sample in lineage:
@@ -45,7 +47,7 @@ def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full
             near.append(sample)
     found = OnsetReadings(best_mean=best.value)
     if near:
-        found = replace(found, moved_first=moved_before(stretches_of(near, SIGNALS), onset_range))
+        found = replace(found, moved_first=moved_before(stretches_of(near, SIGNALS), onset_range, clip))
     if at is None:
         return found
     tokens, samples = at.consumed_tokens, at.consumed_samples

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from sentinel.judge.analysis.departures import NOTHING_KNOWN, FirstMoved
+from sentinel.judge.analysis.instability import Instability
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.plan.incident.other_rungs import Bisected, SideBySide, Skip, Wait
 from sentinel.vocabulary.codec import Form, Spelt, read
@@ -240,8 +241,14 @@ class Incident:
         return self.bisect is not None and self.bisect.over is None
 
     @property
+    def instability(self) -> Instability | None:
+        """That its onset shows; None where it shows none, or none is known."""
+        shown = self.leading.instability
+        return None if shown is None else shown.kind
+
+    @property
     def tried(self) -> int:
-        """Rungs of the ladder, from its first one, that were tried or could not be."""
+        """Rungs of the ladder for its instability, from its first one, that were tried or could not be."""
         beside = sum(len(tried.rungs) for tried in self.side_by_side if not tried.void)
         return sum(r.probe is None for r in self.rollbacks) + beside + len(self.waits) + len(self.skips)
 

@@ -44,13 +44,16 @@ def decide_rung(incident: Incident, facts: Facts, policy: Policy) -> Plan:
     out is a skip to record; the next rung is decided once it is recorded."""
     if (refused := _nothing_decided_now(facts, policy)) is not None:
         return refused
-    if incident.tried >= len(policy.ladder):
+    ladder = policy.ladder_for(incident.instability)
+    if policy.ladder and not ladder:
+        return Plan(refusal="the ladder has no rung for this incident: each is for another instability")
+    if incident.tried >= len(ladder):
         tried, left_out = incident.tried - len(incident.skips), len(incident.skips)
         return Plan(
-            refusal=f"the ladder's {len(policy.ladder)} rungs are used up: {tried} tried without recovery, "
+            refusal=f"the ladder's {len(ladder)} rungs are used up: {tried} tried without recovery, "
             f"{left_out} could not be carried out"
         )
-    rung = policy.ladder[incident.tried]
+    rung = ladder[incident.tried]
     if rung.page:
         return Plan(refusal=f"rung {rung.name!r} asks for a person; its hypothesis: {rung.hypothesis}")
     if rung.wait_steps is not None:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sentinel.judge.analysis.departures import FirstMoved
 from sentinel.judge.events import Event as Divergence
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.choose.policy import Policy
 from sentinel.plan.choose.target import latest_targets
 from sentinel.plan.facts import Facts
-from sentinel.plan.incident.baseline import baseline_of
+from sentinel.plan.incident.baseline import OnsetReadings, baseline_of
 from sentinel.plan.incident.events import fold, opened, skipped, waiting
 from sentinel.plan.incident.incident import Rollback
 from sentinel.plan.incident.log_events import IncidentEvent, WaitOver
@@ -40,6 +41,7 @@ def would_do(
     *,
     save_every: int | None,
     step_time_s: float | None,
+    moved_first: FirstMoved | None = None,
 ) -> WouldDo:
     """The first rung that would have changed something, if those that only watch had not helped. `lineage`: the
     attempts up to the one that diverged, the oldest first. Saves: those that the record names up to the alarm; where it
@@ -58,7 +60,10 @@ def would_do(
     saves, steps = saved_steps(lineage, alarm, save_every)
     if saves == "unknown":
         steps = latest_targets(baseline, divergence.onset_range[0], policy)
-    log: list[IncidentEvent] = [_at(opened(1, 1, baseline, None, reason=divergence.reason, verdict=verdict))]
+    onset = OnsetReadings(moved_first=moved_first)
+    log: list[IncidentEvent] = [
+        _at(opened(1, 1, baseline, None, reason=divergence.reason, verdict=verdict, onset=onset))
+    ]
     facts = Facts(now_unix_s=0.0, verdict=verdict).changed(
         checkpoints=tuple(
             Checkpoint(tag=f"global_step{step}", global_step=step, complete=True, verified=True) for step in steps

@@ -144,7 +144,7 @@ def suspects(incident: Incident, past: Past, texts: Mapping[int, str] | None) ->
     line = past.descent_of(incident.attempt)
     return {
         "samples": _samples(line, early, late, texts),
-        "signals": asdict(incident.leading),
+        "signals": incident.leading.to_json(),
         "layers": _layers(past, incident.attempt, early, late),
         "ranks": _ranks(line, early, late),
     }
