@@ -39,7 +39,7 @@ from sentinel.plan.review.backtest import WouldDo, would_do
 from sentinel.sources.column_source import ColumnSource
 from sentinel.sources.opening import open_sources
 from sentinel.vocabulary.errors import ConfigError, SentinelError
-from sentinel.vocabulary.sample import CheckpointSaved
+from sentinel.vocabulary.sample import CheckpointSaved, RunStarted
 
 
 def replay(
@@ -140,8 +140,11 @@ def _replay(
     diverged_in: dict[tuple[int, ...], int] = {}
     if backtest is not None:
         source.fields = (*source.fields, "step_time_s")
+    told = 0
     for readings in source:
         first = int(readings.steps[0]) if first is None else first
+        starts = [record for record in source.others[told:] if isinstance(record, RunStarted)]
+        told, replay.clip = len(source.others), starts[-1].gradient_clipping if starts else replay.clip
         step_times += [t for t in readings.values("step_time_s").tolist() if t > 0][: 1000 - len(step_times)]
         replay.push(readings)
         if backtest is not None:

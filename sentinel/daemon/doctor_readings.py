@@ -117,7 +117,9 @@ def _ladder(rungs: Sequence[Rung], facts: Facts) -> Iterator[Checked]:
         if why is not None:
             follows = "no rung is left" if none_left else "it is skipped, and the next rung is tried"
             yield Checked("bad" if none_left else "note", "ladder", f"{why}; {follows}")
-    names = ", ".join(rung.name for rung in rungs)
+    if rungs and all(rung.instability is not None for rung in rungs):
+        yield Checked("note", "ladder", "each rung is for one instability: any other incident waits for a person")
+    names = ", ".join(rung.name if rung.instability is None else f"{rung.name} ({rung.instability})" for rung in rungs)
     yield Checked("ok", "ladder", f"{len(rungs)} rungs: {names}")
 
 

@@ -7,9 +7,10 @@ the last two validations past onset and warmups must each be 5 % below the best 
 with the resume lasts (data seen before), only these validations count: the answer stays open, however long it takes.
 Once it is over, the present level counts in place of the best mean.
 
-A restart that is not better by so much when its hold is over has failed, unless it is on its way: no worse than the
-best before the onset, and 1 % lower in the second half of the hold than in the first. Then it is held on for as long as
-that lasts, and where the run ends by itself it has recovered.
+When its hold is over, it has failed, unless it is on its way: since it was no worse than the best before the onset it
+has made as many steps as the hold has, it stands there, and over these steps it has fallen by 1 %, the second half
+against the first. Then 5 % below is enough; until it is there it is held on, and where the run ends by itself it has
+recovered. Where the run ends without that fall, it has held: no worse than before, and no better.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _VALIDATIONS = 2  # Validations past onset and warmup that must each be better
 class RecoveryOutcome(StrEnum):
     NOT_YET = "not_yet"
     RECOVERED = "recovered"
+    HELD = "held"  # The run has ended: it did not diverge again, and was no better than before
     FAILED = "failed"
 
 
@@ -123,7 +125,9 @@ class Restart:
         self._best = BestMean(WINDOW, full_seqlen)
         self._full_seqlen = full_seqlen
         self._block: list[float] = []  # losses that compare since the last of the means
-        self._means: deque[float] = deque(maxlen=max(4, danger.hold_steps // WINDOW))  # of WINDOW losses each, nats
+        self._means: deque[tuple[int, float]] = deque(maxlen=max(4, danger.hold_steps // WINDOW))
+        """Last step, and mean of WINDOW losses, nats: from when it was no worse than before the onset, a hold long."""
+        self._no_worse_from: int | None = None  # the last step of the first of them
 
     @property
     def best(self) -> float | None:
@@ -139,19 +143,36 @@ class Restart:
             self._best.push(sample)
             self._block.append(sample.loss)
             if len(self._block) == WINDOW:
-                self._means.append(math.fsum(self._block) / WINDOW)
+                self._of_block(sample.global_step, math.fsum(self._block) / WINDOW)
                 self._block.clear()
 
+    def _of_block(self, step: int, mean: float) -> None:
+        before = self.danger.best_before
+        if self._no_worse_from is None and (before is None or mean > before * (1 + ON_TREND_WITHIN)):
+            return
+        self._no_worse_from = step if self._no_worse_from is None else self._no_worse_from
+        self._means.append((step, mean))
+        while self._means[0][0] < step - self.danger.hold_steps:
+            self._means.popleft()
+
     @property
-    def on_its_way(self) -> bool:
-        """Whether the loss is no worse than the best before the onset, and falls over the last `hold_steps`."""
-        before, means = self.danger.best_before, list(self._means)
-        if before is None or len(means) < (self._means.maxlen or 0):
-            return False
+    def stands(self) -> float | None:
+        """Mean of the last 2 x WINDOW losses of whole blocks, nats; None where it is above the best before the onset,
+        or has come down to it less than `hold_steps` ago."""
+        before, begun = self.danger.best_before, self._no_worse_from
+        if before is None or begun is None or len(self._means) < 4:
+            return None
+        if self._means[-1][0] - begun < self.danger.hold_steps - WINDOW:
+            return None
+        now = (self._means[-1][1] + self._means[-2][1]) / 2
+        return now if now <= before * (1 + ON_TREND_WITHIN) else None
+
+    @property
+    def falls(self) -> bool:
+        """Whether the loss falls over the last `hold_steps`; only where it `stands`."""
+        means = [mean for _, mean in self._means]
         half = len(means) // 2
-        earlier, now = median(means[:half]), median(means[half:])  # a spike that healed is no fall
-        stands = math.fsum(means[-2:]) / 2
-        return stands <= before * (1 + ON_TREND_WITHIN) and now <= earlier * (1 - IMPROVES_BY)
+        return median(means[half:]) <= median(means[:half]) * (1 - IMPROVES_BY)  # a spike that healed is no fall
 
 
 def recovery_of(
@@ -179,9 +200,13 @@ def recovery_of(
         over = last_step is not None and last_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps
         if drop is not None and dropped:  # unknown, and not failed, however long it lasts
             found = _not_yet(f"{drop.sentence}; that is no recovery: {found.reason}")
-        elif (over or finished) and restart.on_its_way:
-            why = f"{found.reason}; no worse than before the onset, and it still falls"
-            return _recovered(f"the run has ended: {why}") if finished else _not_yet(why)
+        elif (over or finished) and (stands := restart.stands) is not None and (finished or restart.falls):
+            why = f"the loss stands at {stands:.3f}, no worse than the best before the onset"
+            if finished and not restart.falls:
+                return Recovery(answer=RecoveryOutcome.HELD, reason=f"the run has ended: {why}; {found.reason}")
+            if finished or stands <= (danger.best_before or 0.0) * (1 - BETTER_BY):
+                return _recovered(f"{why}, and still falls")
+            return _not_yet(f"{why}, and still falls; {found.reason}")
         elif over:
             return _failed(f"{danger.hold_steps} steps past the danger: {found.reason}")
     return _failed(f"the run has ended and has not recovered: {found.reason}") if finished else found

@@ -36,6 +36,7 @@ class Replay:
         self._gone: list[_Found] = []
         self._moved: dict[tuple[int, int], FirstMoved] = {}  # By the onset, where the readings near it are not kept
         self._attempt: int | None = None
+        self.clip: float | None = None  # Largest norm of the gradient, 0 for no limit; None where it is not known
         self.samples = 0  # Samples so far, of all attempts
 
     @property
@@ -80,7 +81,7 @@ class Replay:
         if event.kind not in _OF_THE_LOSS:
             return None
         known = self._moved.get(event.onset_range)
-        return known or moved_before([readings for _, readings in self._kept], event.onset_range)
+        return known or moved_before([readings for _, readings in self._kept], event.onset_range, self.clip)
 
     def _forget_first(self) -> None:
         """Drops the first stretch that is kept, once the events that its readings are near to have been analysed."""

@@ -9,6 +9,7 @@ from sentinel.plan.incident.incident import Incident
 from sentinel.plan.incident.log_outcomes import BisectEnded, IncidentStopped
 from sentinel.plan.outcome import Outcome, Turn
 from sentinel.plan.restart.actions import FollowBisect, StopJob
+from sentinel.plan.restart.decision import rungs_left
 from sentinel.plan.restart.liveness import hindered, settles
 from sentinel.plan.restart.rollback import Plan, on_hold
 
@@ -47,7 +48,7 @@ def asks_for_cause(incident: Incident | None, policy: Policy) -> bool:
     """Whether the incident's next rung follows from its bisect, or that bisect goes on."""
     if incident is None or incident.status != "open":
         return False
-    left = policy.ladder_for(incident.instability)[incident.tried :]
+    left = rungs_left(incident, policy)
     return bool(left) and left[0].bisect
 
 

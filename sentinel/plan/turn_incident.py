@@ -25,7 +25,7 @@ from sentinel.plan.incident.other_rungs import Skip
 from sentinel.plan.outcome import Memory, Turn
 from sentinel.plan.readings_seen import JournalFacts
 from sentinel.plan.restart.actions import QuarantineCheckpoints, VerifyCheckpoint
-from sentinel.plan.restart.decision import decide_rung, has_not_healed, plan_recovery
+from sentinel.plan.restart.decision import decide_rung, has_not_healed, plan_recovery, rungs_left
 from sentinel.plan.restart.in_place.stage import release_of
 from sentinel.plan.restart.liveness import settles
 from sentinel.plan.restart.rollback import Plan, on_hold, plan_rollback
@@ -85,7 +85,7 @@ def _decide(incident: Incident, facts: Facts, policy: Policy, memory: Memory) ->
     if (skip := plan.skip) is not None:  # in every mode: nothing is done, and the next turn decides the next rung
         return Turn(reason=plan.reason, records=(skipped(incident.id, skip),))
     if plan.bisects:
-        rung, newest = policy.ladder_for(incident.instability)[incident.tried].name, facts.newest_attempt or 0
+        rung, newest = rungs_left(incident, policy)[0].name, facts.newest_attempt or 0
         begun = BisectBegun(incident=incident.id, rung=rung, newest_attempt=newest)
         return Turn(reason=plan.reason, records=(begun,))
     if policy.mode == "observe":
@@ -276,6 +276,8 @@ def _hold(incident: Incident, rollback: Rollback, facts: Facts) -> Turn:
         return Turn(reason=found.reason if found is not None else "its recovery is not known yet")
     if found.answer is RecoveryOutcome.RECOVERED:
         return _closed(incident, "recovered", found.reason)
+    if found.answer is RecoveryOutcome.HELD:
+        return _closed(incident, "held", found.reason)
     return Turn(reason=found.reason, records=(rung_failed(rollback, attempt.number, found.reason, verdict),))
 
 

@@ -98,7 +98,9 @@ def _with_moved_first(event: IncidentEvent, past: Past) -> IncidentEvent:
     if not isinstance(event, Opened) or event.onset_range is None or not _lacks_moved_first(event):
         return event
     line = past.descent_of(event.attempt)
-    return replace(event, moved_first=moved_before(line, event.onset_range)) if line else event
+    return (
+        replace(event, moved_first=moved_before(line, event.onset_range, event.baseline.clip_grad)) if line else event
+    )
 
 
 def _with_ratios(stretches: Sequence[Readings]) -> list[Readings]:

@@ -115,11 +115,9 @@ def recovery(
     if drop is not None and dropped:
         return _not_yet(f"{drop.sentence}; that is no recovery: {verdict.reason}", finished)
     over = last.global_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps
-    if (over or finished) and _on_its_way([s.loss for s in since if _counts(s, full_seqlen)], danger):
-        why = f"{verdict.reason}; no worse than before the onset, and it still falls"
-        if finished:
-            return Recovery(answer=RecoveryOutcome.RECOVERED, reason=f"the run has ended: {why}")
-        return Recovery(answer=RecoveryOutcome.NOT_YET, reason=why)
+    stood = _stands([s for s in since if _counts(s, full_seqlen)], danger)
+    if stood is not None and (finished or (over and stood[1])):
+        return _no_worse(*stood, danger, verdict.reason, finished=finished)
     if over:
         return Recovery(
             answer=RecoveryOutcome.FAILED, reason=f"{danger.hold_steps} steps past the danger: {verdict.reason}"
@@ -127,15 +125,31 @@ def recovery(
     return _not_yet(verdict.reason, finished)
 
 
-def _on_its_way(losses: Sequence[float], danger: Danger) -> bool:
-    wanted = max(4, danger.hold_steps // WINDOW)
-    whole = len(losses) - len(losses) % WINDOW
-    means = [math.fsum(losses[at : at + WINDOW]) / WINDOW for at in range(0, whole, WINDOW)][-wanted:]
-    if danger.best_before is None or len(means) < wanted:
-        return False
-    first, second = means[: wanted // 2], means[wanted // 2 :]
-    stands = (means[-1] + means[-2]) / 2
-    return stands <= danger.best_before * 1.005 and median(second) <= median(first) * 0.99
+def _no_worse(stands: float, falls: bool, danger: Danger, reason: str, *, finished: bool) -> Recovery:
+    why = f"the loss stands at {stands:.3f}, no worse than the best before the onset"
+    if finished and not falls:
+        return Recovery(answer=RecoveryOutcome.HELD, reason=f"the run has ended: {why}; {reason}")
+    if finished or stands <= (danger.best_before or 0.0) * (1 - BETTER_BY):
+        return Recovery(answer=RecoveryOutcome.RECOVERED, reason=f"{why}, and still falls")
+    return Recovery(answer=RecoveryOutcome.NOT_YET, reason=f"{why}, and still falls; {reason}")
+
+
+def _stands(since: Sequence[Sample], danger: Danger) -> tuple[float, bool] | None:
+    """Where the loss stands that was no worse than before for a hold, and whether it falls; None where it was worse."""
+    if (before := danger.best_before) is None:
+        return None
+    whole = len(since) - len(since) % WINDOW
+    blocks = [since[at : at + WINDOW] for at in range(0, whole, WINDOW)]
+    means = [(part[-1].global_step, math.fsum(s.loss for s in part) / WINDOW) for part in blocks]
+    first = next((place for place, (_, mean) in enumerate(means) if mean <= before * 1.005), None)
+    if first is None or means[-1][0] - means[first][0] < danger.hold_steps - WINDOW:
+        return None
+    since_then = [m for step, m in means[first:] if step >= means[-1][0] - danger.hold_steps]
+    since_then = since_then[-max(4, danger.hold_steps // WINDOW) :]
+    half, stands = len(since_then) // 2, (since_then[-1] + since_then[-2]) / 2
+    if half < 2 or stands > before * 1.005:
+        return None
+    return stands, median(since_then[half:]) <= 0.99 * median(since_then[:half])
 
 
 def _validated(before: Sequence[float], late: Sequence[float]) -> Recovery:

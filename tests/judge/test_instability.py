@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -62,6 +63,14 @@ def test_gradients_that_grow_at_once_leave_the_variance_behind() -> None:
         pytest.param(lineage(norm={401: 9.0})[190:], 0.0, id="too little before it"),
         pytest.param(lineage(logit={0: 99.0}), 1.0, id="logits below the limit"),
         pytest.param(lineage(logit={405: 900.0}), 1.0, id="logits that followed the loss"),
+        pytest.param(lineage(logit={0: 150.0, 360: 220.0}), 1.0, id="large logits that stand"),
+        pytest.param(lineage(logit={300: 900.0, 310: 20.0}), 1.0, id="a large logit that healed"),
+        pytest.param(lineage(logit={400: math.inf}), 1.0, id="a logit that is no number at the onset"),
+        pytest.param(lineage(norm={404: 9.0}), 0.0, id="gradients and loss in the same step"),
+        pytest.param(lineage(norm={401: 9.0, 402: math.nan}), 0.0, id="one large gradient, and nan"),
+        pytest.param(lineage(norm={401: 9.0})[:203], 0.0, id="two readings of it, and no more"),
+        pytest.param(lineage(root={401: 0.05}), 0.0, id="the variance was lost, and no gradient grew"),
+        pytest.param(lineage(norm={0: 9.0, 300: 0.5, 401: 9.0}), 0.0, id="as large as before a hundred steps"),
     ],
 )
 def test_no_instability_is_shown(samples: list[Sample], clip: float | None) -> None:
@@ -69,12 +78,12 @@ def test_no_instability_is_shown(samples: list[Sample], clip: float | None) -> N
 
 
 def test_attention_logits_have_passed_their_limit_before_the_onset() -> None:
-    found = shown(lineage(logit={330: 120.0, 400: 7000.0, 410: 9e9}))
+    found = shown(lineage(logit={330: 120.0, 380: 7000.0, 410: 9e9}))
     assert found == InstabilitySeen(kind="attention_logits", first_step=330, value=7000.0)
 
 
 def test_it_is_kept_with_what_moved_first() -> None:
-    moved = FirstMoved(departures=(), stayed=("loss",), unjudged=(), instability=shown(lineage(logit={0: 7000.0})))
+    moved = FirstMoved(departures=(), stayed=("loss",), unjudged=(), instability=shown(lineage(logit={350: 7000.0})))
     assert FirstMoved.from_json(load_object(dump_json(moved.to_json()))) == moved
-    assert moved.sentence.endswith("attention logits above 100 since step 200, up to 7e+03")
+    assert moved.sentence.endswith("attention logits above 100 since step 350, 7e+03 before the onset")
     assert "instability" not in replace(moved, instability=None).to_json()

@@ -67,25 +67,41 @@ def test_a_restart_has_recovered_once_it_is_5_percent_better_and_still_falls(
     assert why in ended.reason
 
 
+HELD, FAILED, NOT_YET, RECOVERED = (RecoveryOutcome(word) for word in ("held", "failed", "not_yet", "recovered"))
+
+
 @pytest.mark.parametrize(
-    ("since", "on_its_way"),
+    ("since", "at_the_hold", "at_the_end"),
     [
-        (levels((100, 2.0), (100, 1.97)), True),
-        (levels((100, 2.0), (100, 1.981)), False),  # less than 1 %
-        (levels((100, 2.1), (100, 2.01)), True),
-        (levels((100, 2.1), (100, 2.011)), False),  # worse than before the onset
-        (levels((40, 2.0), (40, 3.0), (120, 2.0)), False),  # a spike that healed
-        (levels((100, 1.97), (100, 2.0)), False),
+        (levels((100, 2.0), (100, 1.97)), NOT_YET, RECOVERED),
+        (levels((100, 2.0), (100, 1.981)), FAILED, HELD),  # it falls by less than 1 %
+        (levels((100, 2.01), (100, 1.98)), NOT_YET, RECOVERED),
+        (levels((100, 2.011), (100, 1.98)), FAILED, FAILED),  # not for long enough back to where it was
+        (levels((100, 2.1), (100, 2.01)), FAILED, FAILED),
+        (levels((120, 2.0), (80, 1.97), (20, 1.97), (40, 2.011)), FAILED, FAILED),  # it has left that level again
+        (levels((40, 2.0), (40, 3.0), (120, 2.0)), FAILED, HELD),  # a spike that healed is no fall
+        (levels((100, 1.97), (100, 2.0)), FAILED, HELD),
     ],
 )
-def test_a_restart_that_still_falls_is_held_on_and_has_recovered_where_the_run_ends(
-    since: list[Sample], on_its_way: bool
+def test_a_restart_that_still_falls_is_held_on_and_one_that_was_no_worse_to_the_end_is_not_rolled_back(
+    since: list[Sample], at_the_hold: RecoveryOutcome, at_the_end: RecoveryOutcome
 ) -> None:
     danger = replace(DANGER, hold_steps=150)
     held, ended = answer(since, danger), answer(since, danger, finished=True)
-    assert held.answer is (RecoveryOutcome.NOT_YET if on_its_way else RecoveryOutcome.FAILED)
-    assert ended.answer is (RecoveryOutcome.RECOVERED if on_its_way else RecoveryOutcome.FAILED)
-    assert ("it still falls" in held.reason) is ("it still falls" in ended.reason) is on_its_way
+    assert (held.answer, ended.answer) == (at_the_hold, at_the_end)
+    assert ("and still falls" in held.reason) is (at_the_hold is NOT_YET)
+
+
+def test_a_restart_that_is_5_percent_better_when_its_hold_is_over_need_not_fall_by_1_percent_in_40_steps() -> None:
+    slowly, danger = levels((100, 1.94), (100, 1.899)), replace(DANGER, hold_steps=150)
+    assert answer(slowly[:-25], danger).answer is RecoveryOutcome.NOT_YET
+    assert answer(slowly, danger).answer is RecoveryOutcome.RECOVERED
+
+
+def test_the_hold_counts_steps_where_not_every_step_is_read() -> None:
+    sparse = [replace(one, global_step=81 + 5 * n) for n, one in enumerate(levels((100, 2.0), (100, 1.97)))]
+    danger = replace(DANGER, hold_steps=700)
+    assert answer(sparse, danger).answer is RecoveryOutcome.NOT_YET
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def next_rung(found: Incident, policy: Policy) -> str | None:
     [
         (None, ["reseed", "reseed + LR warmup x8"]),
         ("lagging_variance", ["LR warmup again", "reseed"]),
-        ("attention_logits", ["QK-clip", "LR / 4 of queries, keys and values", "reseed"]),
+        ("attention_logits", ["QK-clip", "reseed"]),
     ],
 )
 def test_the_default_ladder_begins_with_what_is_known_to_cure_what_the_onset_shows(
@@ -77,3 +77,24 @@ def test_an_instability_alone_changes_nothing() -> None:
     with pytest.raises(ConfigError, match="changes nothing"):
         Rung(name="x", hypothesis="y", instability="attention_logits")
     assert 'instability = "attention_logits"' in rung_text(DEFAULT_LADDER[0])
+
+
+RUNGS = tuple(
+    Rung(name=name, hypothesis="x", adam_beta2=beta2) for name, beta2 in (("a", 0.95), ("b", 0.9), ("c", 0.8))
+)
+
+
+@pytest.mark.parametrize(
+    ("tried", "ladder", "then"),
+    [
+        (("a",), RUNGS, "b"),
+        (("a",), RUNGS[1:], "b"),  # the one that was tried was taken out
+        (("b",), RUNGS, "a"),  # another one was put before it
+        (("a",), (*RUNGS[:1], replace(RUNGS[1], instability="attention_logits"), RUNGS[2]), "c"),
+        (("a",), (RUNGS[0], *RUNGS[:2]), "a"),  # it stands in the ladder twice
+    ],
+)
+def test_a_ladder_that_was_edited_meanwhile_repeats_no_rung_and_loses_none(
+    tried: tuple[str, ...], ladder: tuple[Rung, ...], then: str
+) -> None:
+    assert next_rung(with_onset(None, *tried), Policy(mode="act", ladder=ladder)) == then

@@ -391,7 +391,23 @@ def test_a_setting_that_a_free_form_option_names_is_left_to_the_option() -> None
 
 
 def test_from_scratch_there_are_no_moments_to_reset() -> None:
-    assert made(anchor=Anchor(global_step=0, consumed_samples=0), reset_moments=True).once is None
+    assert made(anchor=Anchor(global_step=0, consumed_samples=0), reset_moments=True, adam_beta2=0.95).once is None
+
+
+@pytest.mark.parametrize(
+    ("baseline", "at", "keys"),
+    [
+        (BASELINE, 0, {"reset_moments": True}),
+        (BASELINE, 0, {"lr_warmup_factor": 1.0}),
+        (replace(BASELINE, qk_clip=100.0), 30, {"qk_clip": 100.0}),
+        (replace(BASELINE, adam_beta2=0.95), 30, {"adam_beta2": 0.95}),
+    ],
+)
+def test_a_rung_that_sets_what_the_run_trains_with_already_is_no_restart(
+    baseline: Baseline, at: int, keys: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="the run trains with what it sets already"):
+        made(baseline, Anchor(global_step=at, consumed_samples=16 * at, consumed_tokens=2048 * at), **keys)
 
 
 @pytest.mark.parametrize(
@@ -529,6 +545,10 @@ def test_a_longer_warmup_of_megatron_is_longer_at_every_step(
     anchor = Anchor(global_step=1000, consumed_samples=consumed, consumed_tokens=consumed * 2048)
     if consumed >= round(factor * warmup):
         with pytest.raises(ConfigError, match="is over at the target"):
+            made(of_script, anchor, lr_warmup_factor=factor)
+        return
+    if round(factor * warmup) == warmup:
+        with pytest.raises(ConfigError, match="what it sets already"):
             made(of_script, anchor, lr_warmup_factor=factor)
         return
     longer = made(of_script, anchor, lr_warmup_factor=factor).standing.lr

@@ -44,7 +44,7 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
         "mode": "observe",
         "approve_within_s": 4 * 3600.0,
         "margin_steps": 10,
-        "rollback_budget": 6,
+        "rollback_budget": 5,
         "on_contradicted": "next",
         "start_budget": 3,
         "restart": "auto",

@@ -310,19 +310,18 @@ def test_a_contradicted_rung_is_recorded_as_not_taken_and_the_next_one_is_decide
     turn = decide(look(verdict=DIVERGED, **seen, **told), ACT, Memory())
     log = [opened(1, 1, BASELINE, None, reason="…"), decided("incident-1", MADE), *turn.records]
     (after,) = fold(log)
-    assert (after.status, after.tried, after.rollbacks[0].proof) == ("open", 1, Proof.CONTRADICTED)
+    assert (after.status, len(after.tried), after.rollbacks[0].proof) == ("open", 1, Proof.CONTRADICTED)
     assert (after.rollbacks[0].result or "").startswith("did not take effect: seed")
 
 
-RECOVERED, NOT_YET, NOT_AT_ALL = (
-    Recovery(answer=a, reason="…") for a in (RecoveryOutcome.RECOVERED, RecoveryOutcome.NOT_YET, RecoveryOutcome.FAILED)
-)
+NOT_YET, RECOVERED, HELD, NOT_AT_ALL = (Recovery(answer=a, reason="…") for a in RecoveryOutcome)
 
 
 @pytest.mark.parametrize(
     ("of", "verdict", "seen", "policy", "records", "action"),
     [
         ({}, HEALTHY, {"recovery": RECOVERED}, ACT, ["closed"], None),
+        ({}, HEALTHY, {"recovery": HELD}, ACT, ["closed"], None),
         ({}, HEALTHY, {"recovery": NOT_YET}, ACT, [], None),
         ({}, HEALTHY, {"recovery": NOT_AT_ALL}, ACT, ["rung_failed"], None),
         ({}, HEALTHY, {}, ACT, [], None),

@@ -89,7 +89,7 @@ def test_a_run_that_does_not_heal_gets_the_next_rung_without_a_rollback_spent() 
     watched.turn(DIVERGED, last_step=290)
     assert watched.last["event"] == "wait_over"
     assert watched.last["reason"] == "still diverged at step 290: it does not come back"
-    assert (watched.incident.waiting, watched.incident.tried, watched.incident.rollbacks) == (None, 1, [])
+    assert (watched.incident.waiting, len(watched.incident.tried), watched.incident.rollbacks) == (None, 1, [])
     assert watched.turn(DIVERGED, last_step=291) is Outcome.PERSON_NEEDED
     assert watched.last["reason"] == "rung 'the model' asks for a person; its hypothesis: the model's shape is wrong"
 
@@ -163,7 +163,7 @@ def test_a_rung_that_can_not_be_carried_out_is_skipped_on_the_record_and_the_nex
     }
     assert "consumed_samples at the onset is unknown" in watched.last["reason"]
     assert sentence(watched.events[-1]) == f"rung 'skip data' is skipped: {watched.last['reason']}"
-    assert (watched.incident.tried, watched.incident.rollbacks, len(watched.incident.skips)) == (1, [], 1)
+    assert (len(watched.incident.tried), watched.incident.rollbacks, len(watched.incident.skips)) == (1, [], 1)
     watched.turn(DIVERGED)
     follows = {"observe": "shadow", "approve": "proposed"}[mode]
     decided = next(event.to_json() for event in watched.events if event.kind == follows)

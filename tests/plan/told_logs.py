@@ -80,7 +80,7 @@ def _standing(events: list[IncidentEvent]) -> dict[str, str]:
                 f"{part.id}.{f.name}": short(getattr(part, f.name)) for f in fields(part) if f.name != "rollbacks"
             }
         of_all = (incident.half_done, incident.current, incident.waiting)
-        known[f"{incident.id} has"] = f"{[part is not None for part in of_all]}, {incident.tried} tried"
+        known[f"{incident.id} has"] = f"{[part is not None for part in of_all]}, {len(incident.tried)} tried"
         known |= {f"{r.id} came to": f"{r.proved}, {r.result}" for r in incident.rollbacks}
     return known
 

@@ -37,7 +37,7 @@ def moved_before(stretches: Sequence[Readings], onset_range: tuple[int, int], cl
     steps are counted back from. `stretches`: one lineage, from `reads_from` on. `clip`: see `instability_before`."""
     early, late = onset_range
     found = first_moved_of_readings(stretches, onset_step=late, window_steps=WINDOW_STEPS + late - early)
-    return replace(found, instability=instability_before(stretches, onset_range, clip))
+    return replace(found, instability=instability_before(stretches, onset_range, clip, reads_from(onset_range)))
 
 
 def reads_from(onset_range: tuple[int, int]) -> int:

@@ -35,7 +35,7 @@ class Rung(OptimizerSettings):
     """What is true if this rung helps."""
 
     instability: Instability | None = None
-    """Only for an incident whose onset shows it. attention_logits: the largest attention logit has passed 100;
+    """Only for an incident whose onset shows it. attention_logits: the largest has passed 100 and grows;
     lagging_variance: the gradients have grown at once, and Adam's variance has not followed. None: for any incident."""
 
     target: TargetRule = "near"
@@ -178,10 +178,16 @@ class Rung(OptimizerSettings):
         """Whether its keys say what a restart changes: one that waits, bisects or asks for a person says nothing."""
         return not self.page and self.wait_steps is None and not self.bisect
 
+    @property
+    def changes_settings(self) -> bool:
+        """Whether it sets anything but where the restart begins, and how."""
+        return bool({*self._set_keys()} - {"target", "restart"})
+
+    def _set_keys(self) -> list[str]:
+        return [f.name for f in fields(self) if getattr(self, f.name) not in (f.default, {}) and f.name not in _NAMING]
+
     def __post_init__(self) -> None:
-        set_keys = [
-            f.name for f in fields(self) if getattr(self, f.name) not in (f.default, {}) and f.name not in _NAMING
-        ]
+        set_keys = self._set_keys()
         if self.compound and not any(key.endswith("_factor") for key in set_keys):
             raise ConfigError(f"rung {self.name!r}: compound says how factors count, and the rung has none")
         if not {*set_keys} - {"restart"}:
@@ -270,13 +276,6 @@ DEFAULT_LADDER: tuple[Rung, ...] = (
         instability="attention_logits",
         target="earlier",
         qk_clip=100,
-    ),
-    Rung(
-        name="LR / 4 of queries, keys and values",
-        hypothesis="the learning rate is too high for these weights alone",
-        instability="attention_logits",
-        target="earlier",
-        lr_factor_of={"attention.qkv": 0.25},
     ),
     Rung(
         name="LR warmup again",

@@ -57,6 +57,8 @@ def overrides_for(
     except ConfigError as error:
         raise ConfigError(f"rung {rung.name!r}: {error}") from error
     made = None if once == Once(id=rollback) else once
+    if made is None and standing == baseline.standing and rung.changes_settings:
+        raise ConfigError(f"rung {rung.name!r}: the run trains with what it sets already")
     return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=standing, once=made)
 
 

@@ -32,7 +32,7 @@ class Policy:
     margin_steps: Annotated[int, AT_LEAST_0] = 10
     """Optimizer steps that a target keeps away from the early end of the onset; doubled by each rung that failed."""
 
-    rollback_budget: Annotated[int, AT_LEAST_0] = 6
+    rollback_budget: Annotated[int, AT_LEAST_0] = 5
     """Rollbacks over the run's life; when they are spent, sentinel stops and asks for a person."""
 
     start_budget: Annotated[int, AT_LEAST_1] = 3

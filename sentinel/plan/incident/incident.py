@@ -247,10 +247,11 @@ class Incident:
         return None if shown is None else shown.kind
 
     @property
-    def tried(self) -> int:
-        """Rungs of the ladder for its instability, from its first one, that were tried or could not be."""
-        beside = sum(len(tried.rungs) for tried in self.side_by_side if not tried.void)
-        return sum(r.probe is None for r in self.rollbacks) + beside + len(self.waits) + len(self.skips)
+    def tried(self) -> tuple[str, ...]:
+        """Names of the rungs that were tried, or could not be."""
+        beside = [name for tried in self.side_by_side if not tried.void for name in tried.rungs.values()]
+        own = (r.rung for r in self.rollbacks if r.probe is None)
+        return (*own, *beside, *(wait.rung for wait in self.waits), *(skip.rung for skip in self.skips))
 
     @property
     def failed_restarts(self) -> int:

@@ -203,7 +203,7 @@ class Purged(OfIncident, kind="purged"):
 class Closed(OfIncident, kind="closed"):
     """Its end."""
 
-    outcome: str  # recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
+    outcome: str  # recovered, held, proved or not_verified (a person's own rollback), undone, superseded or healed
     reason: str
 
 

@@ -38,6 +38,19 @@ def plan_recovery(facts: Facts, policy: Policy) -> Plan:
     return decide_rung(incident, facts, policy)
 
 
+def rungs_left(incident: Incident, policy: Policy) -> tuple[Rung, ...]:
+    """The rungs for the incident's instability that were not tried yet, by their names: the ladder may have been edited
+    since the incident began."""
+    tried = list(incident.tried)
+    left = []
+    for rung in policy.ladder_for(incident.instability):
+        if rung.name in tried:
+            tried.remove(rung.name)
+        else:
+            left.append(rung)
+    return tuple(left)
+
+
 def decide_rung(incident: Incident, facts: Facts, policy: Policy) -> Plan:
     """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal. A rung that
     only watches is a wait to record: it has no actions, and no budget stands against it. A rung that can't be carried
@@ -47,13 +60,13 @@ def decide_rung(incident: Incident, facts: Facts, policy: Policy) -> Plan:
     ladder = policy.ladder_for(incident.instability)
     if policy.ladder and not ladder:
         return Plan(refusal="the ladder has no rung for this incident: each is for another instability")
-    if incident.tried >= len(ladder):
-        tried, left_out = incident.tried - len(incident.skips), len(incident.skips)
+    if not (left := rungs_left(incident, policy)):
+        tried, left_out = len(incident.tried) - len(incident.skips), len(incident.skips)
         return Plan(
             refusal=f"the ladder's {len(ladder)} rungs are used up: {tried} tried without recovery, "
             f"{left_out} could not be carried out"
         )
-    rung = ladder[incident.tried]
+    rung = left[0]
     if rung.page:
         return Plan(refusal=f"rung {rung.name!r} asks for a person; its hypothesis: {rung.hypothesis}")
     if rung.wait_steps is not None:
