@@ -43,18 +43,20 @@ RESEED = 1000
 # ---- runs
 
 
-def perform(task: Task, rung: Rung, seeds: Sequence[int], folder: Path) -> None:
+def perform(task: Task, rung: Rung, seeds: Sequence[int], folder: Path, draw: int = 1) -> None:
     """Trains all seeds of one rung, and saves their curves; of the baseline also its checkpoints."""
     path = _file(folder, task, rung)
     if path.exists():
         return
     began = time.monotonic()
     setting = rung.setting(task)
-    training = _training(task, [setting] * len(seeds), seeds)
+    training = _training(task, [setting] * len(seeds), seeds, draw)
     prior = np.full(len(seeds), math.inf)
     if rung.begins != "scratch":
         training.load(State.read(_checkpoint(folder, task, rung.begin(task))), reset_moments=rung.reset_moments)
         prior = _prior(folder, task, rung.begin(task))
+    if rung.bound_logits is not None:
+        training.bound_logits(rung.bound_logits)
     if rung.reseed:
         training.reseed(RESEED)
     if rung.name == "baseline":
@@ -66,9 +68,8 @@ def perform(task: Task, rung: Rung, seeds: Sequence[int], folder: Path) -> None:
     print(f"{task.name}: {rung.name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
-def _training(task: Task, settings: Sequence[Setting], seeds: Sequence[int]) -> Training:
-    corpus = text(task.corpus, task.shape.seqlen)
-    return Training(task.shape, corpus, settings, seeds, batch=task.batch)
+def _training(task: Task, settings: Sequence[Setting], seeds: Sequence[int], draw: int = 1) -> Training:
+    return Training(task.shape, text(task.corpus, task.shape.seqlen, draw), settings, seeds, batch=task.batch)
 
 
 def _prior(folder: Path, task: Task, step: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -263,23 +264,25 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", type=float, help="peak LRs of the sweep")
     parser.add_argument("--warmups", nargs="+", type=int, help="steps, of the sweep")
     parser.add_argument("--seeds", type=int, help="how many; default 10, in the sweep 2")
+    parser.add_argument("--draw", type=int, default=1, help="of the data: 1 is the tasks' own, 2 is another")
     parser.add_argument("--folder", type=Path, default=Path(".instabilities"), help="of the runs")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    folder = asked.folder if asked.draw == 1 else asked.folder / f"draw-{asked.draw}"
     task, seeds = TASKS[asked.task], range(asked.seeds or (2 if asked.what == "sweep" else 10))
     if asked.what == "run":
-        (asked.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         for name, rung in {**SCRATCH, **RESTARTS}.items():
             if asked.rungs is None or name in asked.rungs:
-                perform(task, rung, seeds, asked.folder)
+                perform(task, rung, seeds, folder, asked.draw)
         return
     rates = asked.rates or [task.setting.lr * share for share in (0.25, 0.5, 1.0, 2.0)]
     warmups = asked.warmups or (max(1, task.setting.warmup // 4), task.setting.warmup)
     lines = {
         "sweep": lambda: sweep(task, rates, warmups, seeds),
         "tune": lambda: tune(task, 0),
-        "table": lambda: table(task, asked.folder),
-        "summary": lambda: summary(asked.folder),
+        "table": lambda: table(task, folder),
+        "summary": lambda: summary(folder),
     }
     for line in lines[asked.what]():
         print(line, flush=True)

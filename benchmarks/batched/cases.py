@@ -10,6 +10,7 @@ import numpy as np
 from recorded.corpora import VOCABULARY, corpus
 
 from benchmarks.batched.training import Setting, Text
+from sentinel.demo.configuration import made_up
 from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedLinear, LrSchedule, Position
 from sentinel.vocabulary.pacing.slw_changes import SlwRun, slw_changes
 from trainer_hooks.gpt.data import load_corpus
@@ -66,6 +67,8 @@ class Rung:
     """`scratch`, `near`, `earlier`."""
 
     reset_moments: bool = False
+    bound_logits: float | None = None
+    """Of `Training.bound_logits`, once at the restart."""
 
     def begin(self, task: Task) -> int:
         return {"scratch": 0, "near": task.near, "earlier": task.earlier}[self.begins]
@@ -217,6 +220,8 @@ def _again(begins: str, times: float) -> Callable[[Task], Setting]:
     return changed
 
 
+_QKV = _with(qk_lr_factor=0.25, v_lr_factor=0.25)
+
 SCRATCH: Mapping[str, Rung] = {
     rung.name: rung
     for rung in (
@@ -244,8 +249,8 @@ SCRATCH: Mapping[str, Rung] = {
         Rung(name="qk-clip 100, held longer", changed=_with(qk_clip=100.0), held=400),
         Rung(name="qk LR / 4", changed=_with(qk_lr_factor=0.25)),
         Rung(name="qk LR / 4, held longer", changed=_with(qk_lr_factor=0.25), held=400),
-        Rung(name="qkv LR / 4", changed=_with(qk_lr_factor=0.25, v_lr_factor=0.25)),
-        Rung(name="qkv LR / 4, held longer", changed=_with(qk_lr_factor=0.25, v_lr_factor=0.25), held=400),
+        Rung(name="qkv LR / 4", changed=_QKV),
+        Rung(name="qkv LR / 4, held longer", changed=_QKV, held=400),
         Rung(name="z-loss 1e-2", changed=_with(z_loss=1e-2)),
         Rung(name="SLW, five changes", changed=_slw),
         Rung(name="SLW, T = LR warmup", changed=lambda task: _slw(task, total=task.setting.warmup)),
@@ -270,8 +275,14 @@ RESTARTS: Mapping[str, Rung] = {
         Rung(name="near: qk-clip 100", begins="near", changed=_with(qk_clip=100.0)),
         Rung(name="near: qk-clip 100, held longer", begins="near", changed=_with(qk_clip=100.0), held=400),
         Rung(name="near: qk LR / 4", begins="near", changed=_with(qk_lr_factor=0.25)),
-        Rung(name="near: qkv LR / 4", begins="near", changed=_with(qk_lr_factor=0.25, v_lr_factor=0.25)),
+        Rung(name="near: qkv LR / 4", begins="near", changed=_QKV),
+        Rung(name="near: qkv LR / 4, held longer", begins="near", changed=_QKV, held=400),
         Rung(name="near: moments reset", begins="near", reset_moments=True),
+        Rung(name="near: update clipping", begins="near", changed=_with(clips_updates=True)),
+        Rung(name="near: z-loss 1e-2", begins="near", changed=_with(z_loss=1e-2)),
+        Rung(name="near: logits bound to 100 once", begins="near", bound_logits=100.0),
+        Rung(name="near: embedding gradient x 0.1", begins="near", changed=_with(embedding_scale=0.1)),
+        Rung(name="near: updates above 6 sigma left out", begins="near", changed=_with(skips_from=6.0)),
         Rung(name="earlier: reseed", begins="earlier", reseed=True),
         Rung(name="earlier: warmup again x 2", begins="earlier", changed=_again("earlier", 2)),
         Rung(name="earlier: beta2 0.95", begins="earlier", changed=_with(beta2=0.95)),
@@ -281,16 +292,22 @@ RESTARTS: Mapping[str, Rung] = {
 
 
 @cache
-def text(name: str, seqlen: int) -> Text:
-    """A corpus of benchmarks/recorded, or Python's library as the reference trainer reads it."""
+def text(name: str, seqlen: int, draw: int = 1) -> Text:
+    """A corpus of benchmarks/recorded, or Python's library as the reference trainer reads it. Draw 2: another made-up
+    language of the same kind; of Python's library its first half alone, at whose end validation is."""
     if name == "code":
-        return load_corpus([], seqlen=seqlen, vocabulary=None, validation_share=0.02)
-    tokens = corpus(name)
+        found = load_corpus([], seqlen=seqlen, vocabulary=None, validation_share=0.02)
+        if draw == 1:
+            return found
+        tokens, vocabulary = found.tokens[: len(found.tokens) // draw], found.vocabulary
+    else:
+        tokens = corpus(name) if draw == 1 else made_up(seed=99 + draw, words=300)
+        vocabulary = VOCABULARY
     samples = (len(tokens) - 1) // seqlen
     held = max(64, samples // 50)
     return Text(
         tokens=np.asarray(tokens),
-        vocabulary=VOCABULARY,
+        vocabulary=vocabulary,
         seqlen=seqlen,
         training_samples=samples - held,
         validation_samples=held,

@@ -66,6 +66,17 @@ class Setting:
     v_lr_factor: float = 1.0
     """Of the LR, for those of values."""
 
+    clips_updates: bool = False
+    """StableAdamW (Wortsman et al. 2023, arXiv:2304.13013): the LR of each tensor over max(1, the root of the mean of
+    g^2 / v), which is large where v lags behind grown gradients."""
+
+    embedding_scale: float = 1.0
+    """Of the gradient of the token embedding (GLM-130B, arXiv:2210.02414: 0.1)."""
+
+    skips_from: float = math.inf
+    """An update is left out where the gradient's norm is so many standard deviations above the mean of the 128 steps
+    before it, of 64 at least (OLMo-core's SkipStepOptimizer: 6)."""
+
     decay_tokens: int = 0
     """Where a cosine over the tokens has brought the LR to 0; 0 holds it at the peak."""
 
@@ -145,6 +156,7 @@ class Training:
         self.state = State(flat=flat, m=torch.zeros_like(flat), v=torch.zeros_like(flat))
         self.recorded = Recorded()
         self.tokens: Tensor | None = None  # (R, B, T + 1) of the last step
+        self._norms: list[Tensor] = []  # (R,) gradient norms of the last steps
         held = torch.from_numpy(corpus.validation(np.arange(min(validation_samples, corpus.validation_samples))))
         self.held = held.expand(len(seeds), *held.shape)
 
@@ -162,6 +174,21 @@ class Training:
             self.state.m.zero_()
             self.state.v.zero_()
             self.state.updates = 0
+
+    @torch.no_grad()
+    def bound_logits(self, limit: float) -> None:
+        """Scales the weights and biases of each layer's queries and keys down, once, so that
+        width x s(Wq) x s(Wk) / sqrt(D), s the largest singular value, is `limit` at most: then no attention logit of
+        inputs with unit variance, as after a LayerNorm, is larger."""
+        for layer in range(self.shape.layers):
+            views = self.models.views(self.state.flat)
+            weight, bias = (views[f"blocks.{layer}.qkv.{name}"] for name in ("weight", "bias"))
+            query, key, _ = weight.unflatten(1, (3, -1)).unbind(1)  # (R, C, C) each
+            norms = torch.linalg.matrix_norm(query, 2) * torch.linalg.matrix_norm(key, 2)
+            bound = self.shape.width * norms / math.sqrt(self.shape.width // self.shape.heads)
+            scale = (limit / bound).clamp(max=1.0).sqrt()
+            weight.unflatten(1, (3, -1))[:, :2].mul_(scale[:, None, None, None])
+            bias.unflatten(1, (3, -1))[:, :2].mul_(scale[:, None, None])
 
     def reseed(self, more: int) -> None:
         """`more` is added to each run's seed, for the data that is not yet consumed."""
@@ -218,25 +245,54 @@ class Training:
         state = self.state
         scales = [s.padded_scale if state.step <= s.padded_steps else 1.0 for s in self.settings]
         g.mul_(torch.tensor(scales)[:, None])
+        if any(s.embedding_scale != 1.0 for s in self.settings):
+            self.models.views(g)["tokens.weight"].mul_(self._each("embedding_scale")[:, None, None])
         norm = g.norm(dim=1)
+        left_out = self._left_out(norm)
+        before = [(one, one[left_out].clone()) for one in (state.m, state.v, state.flat)] if left_out.any() else ()
         limit, beta1, beta2 = self._each("clip"), self._each("beta1"), self._each("beta2")
         g.mul_((limit / (norm + 1e-6)).clamp(max=1.0)[:, None])
         lr = torch.tensor([s.rate(state.step, state.tokens) for s in self.settings])
         state.m.lerp_(g, (1 - beta1)[:, None])
         state.v.lerp_(g.square_(), (1 - beta2)[:, None])
+        lr = self._slower(g, lr, 1 - beta2**state.updates) if any(s.clips_updates for s in self.settings) else lr
         root = state.v.sqrt()
         self.recorded.add("adam_variance_l1", root.sum(1))
         self.recorded.add("adam_variance_max", root.amax(1))
         root.div_((1 - beta2**state.updates).sqrt()[:, None]).add_(self._each("eps")[:, None])
-        change = torch.div(state.m, root, out=root).mul_((lr / (1 - beta1**state.updates))[:, None])
+        self.recorded.add("lr", lr if lr.dim() == 1 else lr.amax(1))
+        lr = lr.view(len(norm), -1)
+        change = torch.div(state.m, root, out=root).mul_(lr / (1 - beta1**state.updates)[:, None])
         self.recorded.add("grad_norm", norm)
         self.recorded.add("update_norm", change.norm(dim=1))
-        self.recorded.add("lr", lr)
-        lr = lr[:, None]
         if any((s.qk_lr_factor, s.v_lr_factor) != (1.0, 1.0) for s in self.settings):
             change.mul_(self.lr_factors)
             lr = lr * self.lr_factors
         state.flat.mul_(1 - lr * self._each("weight_decay")[:, None]).sub_(change)
+        for one, rows in before:
+            one[left_out] = rows
+
+    def _left_out(self, norm: Tensor) -> Tensor:
+        """(R,): whether the step's update is left out, by the gradients' norms before it."""
+        earlier, limit = self._norms, self._each("skips_from")
+        if not limit.isfinite().any():
+            return torch.zeros_like(norm, dtype=torch.bool)
+        found = torch.zeros_like(norm, dtype=torch.bool)
+        if len(earlier) >= 64:
+            past = torch.stack(earlier)
+            found = limit.isfinite() & ~(norm <= past.mean(0) + limit * past.std(0))
+        self._norms = [*earlier, norm.clone()][-128:]
+        return found
+
+    def _slower(self, squares: Tensor, lr: Tensor, correction: Tensor) -> Tensor:
+        """(R, N): each element's LR where updates are clipped by tensor. `squares`: g^2."""
+        ratio = squares / (self.state.v / correction[:, None]).clamp(min=1e-16)
+        slower = torch.ones_like(ratio)
+        clips = torch.tensor([s.clips_updates for s in self.settings])
+        for name, view in self.models.views(slower).items():
+            rms = self.models.views(ratio)[name].flatten(1).mean(1).sqrt()
+            view.div_(rms.clamp(min=1.0).where(clips, 1.0).view(-1, *[1] * (view.dim() - 1)))
+        return lr[:, None] * slower
 
     @cached_property
     def lr_factors(self) -> Tensor:

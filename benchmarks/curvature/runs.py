@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,8 @@ from early.grown_logits import judged, readings_of
 
 from benchmarks.batched.cases import SCRATCH, Task, text
 from benchmarks.batched.outcomes import Group, save
-from benchmarks.batched.training import Text
 from benchmarks.curvature.measured import Measured
 from benchmarks.curvature.scoring import Seen, apart
-from sentinel.demo.configuration import made_up
 
 __all__ = ["DRAWS", "HEALTHY", "path_of", "perform", "seen_in", "training_of"]
 
@@ -48,19 +45,9 @@ def perform(task: Task, case: str, draw: int, seeds: Sequence[int], folder: Path
 
 def training_of(task: Task, case: str, draw: int, seeds: Sequence[int]) -> Measured:
     setting = SCRATCH[case].setting(task)
-    return Measured(task.shape, text_of(task, draw), [setting] * len(seeds), seeds, batch=task.batch)
-
-
-def text_of(task: Task, draw: int) -> Text:
-    """Draw 1 is the task's own. Draw 2: another made-up language of the same kind; of Python's library its first
-    half alone, at whose end validation is."""
-    first = text(task.corpus, task.shape.seqlen)
-    if draw == 1:
-        return first
-    tokens = first.tokens[: len(first.tokens) // 2] if task.corpus == "code" else made_up(seed=101, words=300)
-    samples = (len(tokens) - 1) // task.shape.seqlen
-    held = max(64, samples // 50)
-    return replace(first, tokens=np.asarray(tokens), training_samples=samples - held, validation_samples=held)
+    return Measured(
+        task.shape, text(task.corpus, task.shape.seqlen, draw), [setting] * len(seeds), seeds, batch=task.batch
+    )
 
 
 def path_of(folder: Path, task: Task, case: str, draw: int) -> Path:
