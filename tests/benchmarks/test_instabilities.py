@@ -132,6 +132,38 @@ def test_gradients_are_scaled_before_the_clip_up_to_a_step_of_each_runs_own() ->
     assert lr[:, 0].tolist() == lr[:, 1].tolist()
 
 
+def test_updates_are_clipped_by_tensor_where_v_lags() -> None:
+    """StableAdamW: after three steps of tiny gradients v is a quarter of the squares of the first whole ones."""
+    padded = replace(SETTING, padded_steps=3, padded_scale=1e-3, clip=1e9, weight_decay=0.0)
+    made = trained([padded, replace(padded, clips_updates=True)], [0, 0], steps=4).recorded
+    assert made.of("update_norm")[:3, 1] == pytest.approx(made.of("update_norm")[:3, 0], rel=1e-2)
+    assert made.of("update_norm")[3, 1] == pytest.approx(made.of("update_norm")[3, 0] / 2, rel=0.02)
+
+
+def test_an_update_above_the_limit_is_left_out_and_leaves_no_trace() -> None:
+    setting = replace(SETTING, padded_steps=70, padded_scale=1e-3, lr=1e-4)
+    training = trained([setting, replace(setting, skips_from=6.0)], [0, 0], steps=70)
+    before = training.saved()
+    training.train(steps=71)
+    for now, then in zip((training.state.flat, training.state.m), (before.flat, before.m), strict=True):
+        assert not torch.equal(now[0], then[0])
+        assert torch.equal(now[1], then[1])
+
+
+def test_bound_once_no_attention_logit_of_normed_inputs_is_larger() -> None:
+    training = trained([SETTING, SETTING], [0, 1], steps=1)
+    with torch.no_grad():
+        for layer in range(SHAPE.layers):
+            training.models.p[f"blocks.{layer}.qkv.weight"][1] *= 1000
+    small = training.state.flat[0].clone()
+    training.bound_logits(50.0)
+    assert torch.equal(training.state.flat[0], small)
+    peaks: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        training.models.losses(torch.randint(32, (2, 3, 17)), peaks)
+    assert 1 < peaks["attention_logit"][1] <= 50
+
+
 def test_shorter_sequences_and_the_end_by_tokens() -> None:
     schedule = FixedLinear(start=8, full=16, total_steps=4)
     training = Training(SHAPE, CORPUS, [replace(SETTING, seqlen=schedule)], [0], batch=4)
