@@ -55,6 +55,7 @@ def test_a_model_that_diverges_by_itself_is_rolled_back_restarted_with_a_lower_l
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.soak  # the reference trainer is struck in the second tier
 def test_a_watch_that_is_killed_ten_times_at_random_comes_to_the_same_end(run: Path) -> None:
     moments = random.Random(17)
     assert_rescued(run, watched(run, kills=[moments.uniform(0.8, 3.0) for _ in range(10)]))

@@ -126,6 +126,7 @@ def test_vocabulary_raritys_start_and_duration_are_searched(tmp_path: Path) -> N
         assert started.curriculum_schedule["voc"]["difficulty"]["total_steps"] == steps
 
 
+@pytest.mark.soak  # vocabulary rarity takes the same way
 def test_random_ltds_start_and_duration_are_searched(tmp_path: Path) -> None:
     path = configuration(tmp_path, trainer(tmp_path), {"starts": [16], "durations": [40, 640]})
     told = tuned(path, what="random-ltd")
