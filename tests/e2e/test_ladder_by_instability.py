@@ -22,7 +22,7 @@ def test_where_adams_variance_lags_the_default_ladder_warms_the_learning_rate_up
     row = json.loads((tmp_path / "stale-1.0-default.json").read_text())
     (incident,) = row["incidents"]
     assert incident["outcome"] == "recovered", ran.stderr
-    assert incident["instability"].startswith("Adam's variance lags: gradients over its root ")
+    assert incident["instability"].startswith("Adam's variance lags: gradients ")
     assert [(rung, proof) for rung, _, _, proof, _ in row["rungs"]] == [("LR warmup again", "confirmed")]
     assert (row["last_step"], row["last_lr"]) == (row["steps"], 1.0)
     assert "stale 1.0 default: recovered; LR warmup again from 3" in ran.stdout
