@@ -12,8 +12,9 @@ from tests.hooks.torchrun import lines_of
 pytestmark = pytest.mark.full
 
 SHARDED = ("ddp", "fsdp2")
-EXACT = {"adam_variance_l1": 1e-8, "adam_variance_max": 1e-12, "param_norm": 1e-12, "loss": 1e-7, "grad_norm": 1e-6}
-"""Largest relative error: v's roots, and the gradient's norms, are taken in float32 and summed in float64."""
+EXACT = {"adam_variance_l1": 1e-7, "adam_variance_max": 1e-12, "param_norm": 1e-12, "loss": 1e-7, "grad_norm": 1e-6}
+"""Largest relative error: v's roots, their sum by piece and the gradient's norms are taken in float32, whose unit
+roundoff is 6e-8; the pieces are summed in float64."""
 
 
 @pytest.fixture(scope="module")

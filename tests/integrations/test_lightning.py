@@ -72,7 +72,7 @@ def test_two_ranks_that_accumulate_read_what_the_checkpoint_holds(folder: Path) 
     records = list(Journals(folder / "state").poll())
     samples = [record for record in records if isinstance(record, Sample)]
     assert [sample.global_step for sample in samples] == list(range(1, step + 1))
-    assert samples[-1].adam_variance_l1 == pytest.approx(variance, rel=1e-8)
+    assert samples[-1].adam_variance_l1 == pytest.approx(variance, rel=1e-7)
     assert samples[-1].consumed_samples == 10 * 2 * 2 * 8
     assert 5 < samples[0].loss < 6
     assert next(r.world_size for r in records if isinstance(r, RunStarted)) == 2

@@ -82,7 +82,7 @@ def test_two_ranks_that_accumulate_under_fsdp_read_what_the_checkpoint_holds(fol
     samples = [record for record in records if isinstance(record, Sample)]
     assert [sample.global_step for sample in samples] == list(range(1, 11))
     assert parameters > 20
-    assert samples[-1].adam_variance_l1 == pytest.approx(variance, rel=1e-8)
+    assert samples[-1].adam_variance_l1 == pytest.approx(variance, rel=1e-7)
     assert samples[-1].consumed_samples == 10 * 8
     assert 5 < samples[0].loss < 6
     saves = {record.tag: record.global_step for record in records if isinstance(record, CheckpointSaved)}
