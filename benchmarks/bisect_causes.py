@@ -1,7 +1,7 @@
 """Whether `sentinel bisect` names the cause of a divergence that was injected. On real, tiny trainings.
 
-Eleven causes, five seeds each. A run of the reference trainer (four layers of width 64, no LayerNorm in the blocks but
-where the run is restarted, no gradient clipping, 32 tokens, a batch of 16) saves every 10 steps and is trained for 40
+Eleven causes. A run of the reference trainer (four layers of width 64, no LayerNorm in the blocks but where the run is
+restarted, no gradient clipping, 32 tokens, a batch of 16) saves every 10 steps and is trained for 40
 steps past its cause. The last three causes were written down before the probes were proven by their own journals: a
 restart with a weight decay of 20, and two trainers that ignore what a probe asks of the LR. Then the bisect runs as a
 person would run it, each probe a process of its own, forked from this one to save the time of imports. What has ended
@@ -337,12 +337,12 @@ def table(found: list[dict[str, Any]]) -> str:
     faults = [row for row in rows if row["cause"] in IN_DATA_OR_SETTINGS]
     exact = sum(bool(row["exact"]) for row in faults)
     ignoring = [row for row in rows if row["cause"] in NOT_IN_FORCE]
-    ignored = [dict(probe[:2] for probe in row["probes"]).get(NOT_IN_FORCE[row["cause"]]) for row in ignoring]
+    ignored = [said for row in ignoring for name, said, _ in row["probes"] if name == NOT_IN_FORCE[row["cause"]]]
     lines += [
         "",
         f"faults of data and settings blamed on a machine: {sum(r['blamed'] for r in faults)} of {len(faults)}",
         f"controls of these that are the run bit for bit: {exact} of {len(faults)}",
-        f"probes whose change the trainer ignored that are not tried: {ignored.count('not tried')} of {len(ignored)}",
+        f"probes whose change the trainer ignored that are not tried: {ignored.count('not tried')} of {len(ignored)} made",
         "probes, windows: the most of one case; a window is from the checkpoint to the alarm",
     ]
     for row in rows:
