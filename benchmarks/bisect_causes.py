@@ -1,11 +1,11 @@
 """Whether `sentinel bisect` names the cause of a divergence that was injected. On real, tiny trainings.
 
 Eleven causes. A run of the reference trainer (four layers of width 64, no LayerNorm in the blocks but where the run is
-restarted, no gradient clipping, 32 tokens, a batch of 16) saves every 10 steps and is trained for 40
-steps past its cause. The last three causes were written down before the probes were proven by their own journals: a
-restart with a weight decay of 20, and two trainers that ignore what a probe asks of the LR. Then the bisect runs as a
-person would run it, each probe a process of its own, forked from this one to save the time of imports. What has ended
-is kept below --folder, and a second call goes on from there.
+restarted, no gradient clipping, 32 tokens, a batch of 16) saves every 10 steps and is trained for 40 steps past its
+cause. The last three causes were written down before the probes were proven by their own journals: a restart with a
+weight decay of 20, and two trainers that ignore what a probe asks of the LR. Then the bisect runs as a person would run
+it, each probe a process of its own, forked from this one to save the time of imports. What has ended is kept below
+--folder, and a second call goes on from there.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def table(found: list[dict[str, Any]]) -> str:
         "",
         f"faults of data and settings blamed on a machine: {sum(r['blamed'] for r in faults)} of {len(faults)}",
         f"controls of these that are the run bit for bit: {exact} of {len(faults)}",
-        f"probes whose change the trainer ignored that are not tried: {ignored.count('not tried')} of {len(ignored)} made",
+        f"probes whose change the trainer ignored: {ignored.count('not tried')} of {len(ignored)} not tried",
         "probes, windows: the most of one case; a window is from the checkpoint to the alarm",
     ]
     for row in rows:

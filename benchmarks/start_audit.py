@@ -1,7 +1,7 @@
 """Whether the audit of a start names what is wrong with it, and is silent where nothing is. On real, tiny trainings.
 
 Each base run saves at steps 20 and 40 and is cut off 8 to 18 steps after its last save. A copy of it is resumed for 19
-steps: with one of 29 designs of a fault by the reference trainer, 7 of them by Hugging Face's Trainer as well, or with
+steps: with one of 35 designs of a fault by the reference trainer, 7 of them by Hugging Face's Trainer as well, or with
 none (all shardings that train on a CPU, schedules, decided changes, other micro-batches, other dropout masks). The
 audit sees the journals and the checkpoints' folder alone. Second column of each: the same, where the run had ended at
 its save, so that no step was made before. What has been trained is kept below --folder, and a second call goes on from

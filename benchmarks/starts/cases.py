@@ -56,13 +56,20 @@ DESIGNS: dict[str, tuple[str, list[Setting]]] = {  # what is done -> (the fault 
     "gradients summed, not averaged": ("accumulation changed", _MICRO),
     "half a batch skipped": ("part of a batch skipped", _OPEN),
     # Designed by their kind alone: no reading is made for them.
-    "first moment mirrored": ("updates differ", _OPEN),
-    "queries' heads reversed": ("loss jumps", _OPEN),
+    "first moment mirrored": ("state differs within layers", _OPEN),
+    "queries' heads reversed": ("state differs within layers", _OPEN),
     "gains and biases of the norms lost": ("weights partly loaded", _OPEN),
     "older shard of one rank": ("wrong shard of one rank", _TWO),
-    "dropout switched on": ("loss jumps", _OPEN),
+    "dropout switched on": ("setting changed", _OPEN),
     "Adam's step doubled": ("Adam's step count", _OPEN),
     "weights rounded to bfloat16": ("weights partly loaded", _OPEN),
+    # Designed by one who did not know the checks.
+    "decay of the weights in the gradient": ("updates differ", _OPEN),
+    "qkv's moments laid out by heads": ("state differs within layers", _OPEN),
+    "average of the weights in their place": ("weights partly loaded", _OPEN),
+    "output head untied": ("gradient differs", _OPEN),
+    "causal mask lost": ("gradient differs", _OPEN),
+    "text in lower case": ("other samples", _OPEN),
 }
 _RESUMED_WITH = {"half the accumulation": ("--global-batch", "2"), "dropout switched on": ("--dropout", "0.1")}
 HALVED = Rung(name="half the LR", hypothesis="the LR is too high", lr_factor=0.5)

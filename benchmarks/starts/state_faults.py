@@ -1,12 +1,15 @@
-"""Faults of what a resume has loaded: made in Adam's state and in the weights, after a load in which all was right."""
+"""Faults of what a resume has loaded: made in Adam's state, in the weights and in what the model computes with them,
+after a load in which all was right."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _WEIGHT = "weight"
@@ -56,6 +59,52 @@ class Loaded:
         for state in self._inner.state.values():
             state["step"] = how(state["step"])
 
+    def option(self, name: str, value: Any) -> None:
+        """Of Adam, for all parameters."""
+        for group in self._inner.param_groups:
+            group[name] = value
+
+
+class _Untied(nn.Embedding):
+    """Embeds with its weight, which is trained, and shows who asks for that weight a copy, which is not."""
+
+    copy: Tensor
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        return self.copy
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        trained: Any = self._parameters["weight"]
+        return functional.embedding(tokens, trained)
+
+
+def _untie(tokens: nn.Embedding) -> None:
+    """Of the tied weight the output head gets its own copy, of which the optimizer does not know."""
+    tokens.copy = tokens.weight.detach().clone()  # type: ignore[assignment]
+    tokens.__class__ = _Untied
+
+
+def _show_the_future(block: Any) -> None:
+    """Attention without the causal mask; what is reported of it goes on."""
+    attention, product = block._attention, functional.scaled_dot_product_attention
+
+    def unmasked(*heads: Tensor, is_causal: bool, **options: Any) -> Tensor:  # noqa: ARG001
+        return product(*heads, **options)
+
+    def attend(x: Tensor) -> Any:
+        with patch.object(functional, "scaled_dot_product_attention", unmasked):
+            return attention(x)
+
+    block._attention = attend
+
+
+def average_with(engine: Any, older: dict[str, Tensor]) -> None:
+    """Puts the mean of the weights and the older ones into the weights' place; all else stays as it was loaded."""
+    state = Loaded(engine)
+    for name in state.parameters:
+        state.put(name, _WEIGHT, (state.get(name, _WEIGHT) + older[name]) / 2)
+
 
 def _rounded(tensor: Tensor) -> Tensor:
     return tensor.bfloat16().float()
@@ -69,6 +118,11 @@ def _heads_reversed(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return torch.cat([queries.view(heads, -1, weight.shape[1]).flip(0).reshape(queries.shape), rest])
 
     return reverse
+
+
+def _by_heads(heads: int) -> Callable[[Tensor], Tensor]:
+    """From rows (3, heads, size of a head), as the model has them, to (heads, 3, size), as Megatron's older files."""
+    return lambda rows: rows.view(3, heads, -1, *rows.shape[1:]).transpose(0, 1).reshape(rows.shape)
 
 
 def spoil(engine: Any, design: str, *, blocks: tuple[str, str] = ("blocks.0.", "blocks.1.")) -> None:
@@ -93,6 +147,14 @@ def spoil(engine: Any, design: str, *, blocks: tuple[str, str] = ("blocks.0.", "
         for parameter in engine.module.parameters():
             parameter.register_hook(lambda gradient: 4 * gradient)
 
+    def with_moments_by_heads() -> None:
+        by_heads = _by_heads(engine.module.blocks[0].heads)
+        state.change(by_heads, *_MOMENTS, of=lambda name: ".qkv." in name)
+
+    def without_causal_mask() -> None:
+        for block in engine.module.blocks:
+            _show_the_future(block)
+
     done: dict[str, Callable[[], None]] = {
         "weights and moments of two blocks exchanged": lambda: state.exchange_layers(*blocks, _WEIGHT, *_MOMENTS),
         "moments of two blocks exchanged": lambda: state.exchange_layers(*blocks, *_MOMENTS),
@@ -106,6 +168,10 @@ def spoil(engine: Any, design: str, *, blocks: tuple[str, str] = ("blocks.0.", "
         "gains and biases of the norms lost": without_norms,
         "queries' heads reversed": with_heads_reversed,
         "gradients summed, not averaged": with_four_times_the_gradient,
+        "decay of the weights in the gradient": lambda: state.option("decoupled_weight_decay", False),
+        "qkv's moments laid out by heads": with_moments_by_heads,
+        "output head untied": lambda: _untie(engine.module.tokens),
+        "causal mask lost": without_causal_mask,
     }
     if design in done:
         done[design]()

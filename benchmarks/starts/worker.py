@@ -16,14 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
-from benchmarks.starts.state_faults import spoil
+from benchmarks.starts.state_faults import average_with, spoil
 from trainer_hooks.control.start import Start
 from trainer_hooks.gpt import checkpoint, train
 from trainer_hooks.gpt.arguments import parse
+from trainer_hooks.gpt.data import Corpus
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.sample import arrivals
 
@@ -68,6 +70,15 @@ class Trainer(train.Trainer):
             case "other dropout masks":
                 torch.manual_seed(12345)
             case str():
+                self._spoil(Path(job["folder"]) / "checkpoints", at)
+
+    def _spoil(self, saves: Path, at: int) -> None:
+        match self.fault:
+            case "text in lower case":
+                self.corpus = self.data._corpus = _in_lower_case(self.corpus)
+            case "average of the weights in their place":
+                average_with(self.engine, _weights_of(saves / f"global_step{at // 2}"))
+            case str():
                 spoil(self.engine, self.fault)
 
     @staticmethod
@@ -96,7 +107,7 @@ def _patched(fault: str | None, at: int) -> Any:
     if fault == "optimizer state not loaded":
         checkpoint.load = _without_optimizer  # type: ignore[assignment]
     if fault == "wrong checkpoint":
-        checkpoint.load = lambda engine, folder: _older(engine, folder, at)
+        checkpoint.load = lambda engine, folder, *_: _older(engine, folder, at)
     if fault == "override ignored":
         train.agreed_start = lambda folder: _ignored(start(folder))  # type: ignore[attr-defined]
     try:
@@ -105,7 +116,7 @@ def _patched(fault: str | None, at: int) -> Any:
         checkpoint.load, train.agreed_start = load, start  # type: ignore[attr-defined]
 
 
-def _without_optimizer(engine: Any, folder: Path) -> Any:
+def _without_optimizer(engine: Any, folder: Path, *_: Any) -> Any:
     tag = (folder / "latest").read_text().strip()
     _, state = engine.load_checkpoint(str(folder), tag=tag, load_optimizer_states=False)
     return checkpoint.progress_of(state), state["rng"]
@@ -120,6 +131,18 @@ def _older(engine: Any, folder: Path, at: int) -> Any:
     for name, value in kept.items():
         setattr(engine, name, value)
     return checkpoint.progress_of(state), state["rng"]
+
+
+def _weights_of(save: Path) -> Any:
+    """The model's, by their names, as stages 0, 1 and 2 of ZeRO save them."""
+    return torch.load(save / "mp_rank_00_model_states.pt", weights_only=False)["module"]
+
+
+def _in_lower_case(corpus: Corpus) -> Corpus:
+    """As a tokenizer that lowers its text makes it: of as many tokens, so that each sample is where it was."""
+    text = corpus.tokens
+    capital = (text >= ord("A")) & (text <= ord("Z"))
+    return replace(corpus, tokens=np.where(capital, text + (ord("a") - ord("A")), text))
 
 
 def _ignored(start: Start) -> Start:

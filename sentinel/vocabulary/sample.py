@@ -102,6 +102,11 @@ class State(AtStep):
     layer_variance_max: tuple[float, ...] = ()
     layer_momentum_l2: tuple[float, ...] = ()
     layer_param_norm: tuple[float, ...] = ()
+    # Of each layer: the sum over its elements of m, and of the parameter, each with a sign of its own that goes by its
+    # place. Comparable where the layouts are equal: a hash of which elements lie on which rank.
+    layer_momentum_projection: tuple[float, ...] = ()
+    layer_param_projection: tuple[float, ...] = ()
+    state_layout: int | None = None
     # Of what lies on each rank, in the order of the ranks. More than 512 ranks share 512 entries, neighbours one entry:
     # of these the first counts once, the second twice, and so on, so that an exchange of two shows.
     rank_variance_l1: tuple[float, ...] = ()

@@ -49,14 +49,15 @@ class Numbers:
         one = float(1000 * self.step + self.rank)
         squares = dict.fromkeys(("momentum_squares", "parameter_squares", "update_squares"), one**2)
         read = {"loss": one, "variance_l1": one, "variance_top": one**2, "batch_digest": self.step, "elements": 1.0}
-        return read | squares | {"adam_step": self.step + self.rank}
+        return read | squares | {"adam_step": self.step + self.rank, "state_layout": 7.0 + self.rank}
 
     def layer_rows(self, layers: list[str]) -> tuple[list[float], list[float], list[float]]:
         mine = [float(self.step + self.rank + n) for n in range(len(layers))]
         return mine, [0.0] * len(layers), [x**2 for x in mine]
 
-    def layer_squares(self, layers: list[str]) -> tuple[list[float], list[float]]:
-        return [float(n) for n in range(len(layers))], [float(self.rank)] * len(layers)
+    def layer_parts(self, layers: list[str]) -> tuple[list[float], ...]:
+        each = [float(n) for n in range(len(layers))]
+        return each, [float(self.rank)] * len(layers), [-n for n in each], [3.0 * n for n in each]
 
 
 def expected(step: int, world: int, layers: int) -> dict[str, Any]:

@@ -17,8 +17,8 @@ def over_all(ranks: list[dict[str, float]]) -> dict[str, object]:
     world = len(ranks)
     sent: list[list[Row]] = []
     for rank, read in enumerate(ranks):
-        squares = ([float(rank + n) for n in range(LAYERS)], [2.0 * (rank + n) for n in range(LAYERS)])
-        sent.append(rows_of_parts(read, squares, rank=rank, world=world))
+        parts = tuple([times * (rank + n) for n in range(LAYERS)] for times in (1.0, 2.0, -3.0, 4.0))
+        sent.append(rows_of_parts(read, parts, rank=rank, world=world))
     assert {len(rows) for rows in sent} == {len(sent[0])}
     rows: list[Row] = []
     for each in zip(*sent, strict=True):
@@ -31,7 +31,8 @@ def over_all(ranks: list[dict[str, float]]) -> dict[str, object]:
 
 def reading(rank: int) -> dict[str, float]:
     one = float(rank + 1)
-    return {"variance_l1": one, "momentum_squares": one**2, "parameter_squares": (2 * one) ** 2, "adam_step": 10 + rank}
+    squares = {"momentum_squares": one**2, "parameter_squares": (2 * one) ** 2}
+    return squares | {"variance_l1": one, "adam_step": 10 + rank, "state_layout": 5.0}
 
 
 @pytest.mark.parametrize("world", [1, 2, 27, 512])
@@ -45,6 +46,9 @@ def test_each_rank_and_each_layer_has_its_own_place(world: int) -> None:
     added = [sum(rank + n for rank in range(world)) for n in range(LAYERS)]
     assert found["layer_momentum_l2"] == tuple(math.sqrt(x) for x in added)
     assert found["layer_param_norm"] == tuple(math.sqrt(2 * x) for x in added)
+    assert found["layer_momentum_projection"] == tuple(-3 * x for x in added)
+    assert found["layer_param_projection"] == tuple(4 * x for x in added)
+    assert found["state_layout"] == 5 * world
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (700, 701), (3, 1200)])
@@ -61,5 +65,5 @@ def test_an_exchange_of_two_of_very_many_ranks_shows(pair: tuple[int, int]) -> N
 
 def test_a_rank_without_a_state_counts_no_updates() -> None:
     found = over_all([{}, {}])
-    assert "adam_step" not in found
+    assert not {"adam_step", "state_layout", "layer_param_projection"} & {*found}
     assert found["rank_variance_l1"] == (0.0, 0.0)

@@ -96,6 +96,7 @@ FAULTS: list[tuple[str, Start]] = [
     ("loss scale reset", start(samples=steps(loss_scale=lambda _: 65536.0))),
     ("setting changed", start({"adam_beta2": 0.999})),
     ("setting changed", start({"seed": 4})),
+    ("setting changed", start({"dropout": 0.1})),
     (
         "setting changed",
         start(samples=steps(global_batch_samples=lambda _: 16, consumed_samples=lambda s: 16 * s - 800)),

@@ -30,6 +30,9 @@ SAVED = StateSaved(
     rank_variance_l1=(60.0, 40.0),
     rank_momentum_l2=(0.5, 0.4),
     rank_param_norm=(20.0, 15.0),
+    layer_momentum_projection=(0.2, -0.4, 0.1, 0.05),
+    layer_param_projection=(-7.0, 3.0, 0.5, 2.0),
+    state_layout=1234,
 )
 AGAIN = replace(ANCESTOR, saved=SAVED)
 
@@ -83,6 +86,21 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     ("Adam's step count", "has counted 200", {"adam_step": 200, "adam_step_least": 200}),
     ("Adam's step count", "has counted 3 ", {"adam_step_least": 3}),
     (
+        "state differs within layers",
+        "the weights of h.0 (1 of 4 layers): about 0.3 of the norm away",
+        {"layer_param_projection": (-7.0, -1.0, 0.5, 2.0)},
+    ),
+    (
+        "state differs within layers",
+        "the first moment of embedding, h.0, h.1, head (4 of 4 layers): of the opposite sign",
+        {"layer_momentum_projection": (-0.2, 0.4, -0.1, -0.05)},
+    ),
+    (
+        "state differs within layers",  # rounded to bfloat16
+        "the first moment of h.0 (1 of 4 layers): about 0.001 of the norm away",
+        {"layer_momentum_projection": (0.2, -0.3997, 0.1, 0.05)},
+    ),
+    (
         "wrong checkpoint",
         "(4 of 4 layers) differ",
         {"layer_variance_l1": (44.0, 33.0, 22.0, 11.0), "param_norm": 27.0},
@@ -115,6 +133,9 @@ def test_the_sums_alone_leave_an_exchange_unseen() -> None:
         {"rank_variance_l1": (25.0,) * 4, "rank_momentum_l2": (0.3,) * 4, "rank_param_norm": (9.0,) * 4},
         {"adam_step": None, "adam_step_least": None},
         {"layer_variance_l1": tuple(x * (1 + 1e-7) for x in SAVED.layer_variance_l1)},
+        {"layer_param_projection": (-7.0001, 3.0, 0.5, 2.0)},  # less than 1 part in 10^5 of the norm
+        {"layer_param_projection": (1.0, 1.0, 1.0, 1.0), "state_layout": 1235},  # read at other places
+        {"layer_param_projection": (), "layer_momentum_projection": (), "state_layout": None},  # an older hook
     ],
 )
 def test_a_state_that_lies_otherwise_on_the_ranks_is_the_same(changed: dict[str, Any]) -> None:

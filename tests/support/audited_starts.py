@@ -34,7 +34,9 @@ def sample(step: int, *, attempt: int = 1, data: int | None = None, lr_at: int |
     return Sample(attempt=attempt, global_step=step, time_unix_s=float(step), **(facts | other))
 
 
-STARTED = RunStarted(attempt=1, time_unix_s=0.0, seed=3, adam_beta2=0.95, lr_schedule=LR.to_json(), world_size=2)
+STARTED = RunStarted(
+    attempt=1, time_unix_s=0.0, seed=3, adam_beta2=0.95, lr_schedule=LR.to_json(), world_size=2, dropout=0.0
+)
 LINE = [sample(step) for step in range(1, AT + 31)]
 V = LINE[AT - 1].adam_variance_l1 or 0.0
 ANCESTOR = Ancestor(

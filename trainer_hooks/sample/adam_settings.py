@@ -88,6 +88,7 @@ def facts(engine: Any) -> dict[str, Any]:
         "gradient_clipping": gradient_clipping(engine),
         "precision": precision,
         "loss_scale": loss_scale(engine) if precision == "fp16" else None,
+        "dropout": _largest_dropout(engine.module),
         "parameters": _parameters(engine),
         "accumulation_steps": engine.gradient_accumulation_steps(),
     }
@@ -97,6 +98,18 @@ def _precision(engine: Any) -> str | None:
     if has_own(engine, "precision"):  # what stands for an engine
         return engine.precision()  # type: ignore[no-any-return]
     return "fp16" if engine.fp16_enabled() else "bf16" if engine.bfloat16_enabled() else "fp32"
+
+
+def _largest_dropout(model: Any) -> float | None:
+    """Over torch's modules of dropout, and the numbers of other modules whose names say dropout; None where none does.
+    A part of the model that lies on other ranks is not seen."""
+    found = []
+    for module in model.modules():
+        of_torch = "Dropout" in type(module).__name__
+        for name, value in vars(module).items():
+            if isinstance(value, float | int) and 0 <= value < 1 and ("dropout" in name or (of_torch and name == "p")):
+                found.append(value)
+    return max(found, default=None)
 
 
 def _parameters(engine: Any) -> int | None:

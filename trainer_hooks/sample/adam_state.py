@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -37,9 +38,10 @@ class AdamState:
     parameters have no v; a state that one has from earlier is read, and counts as nothing here.
     """
 
-    def __init__(self, engine: Any, layers: Mapping[int, str], replicas: Replicas) -> None:
+    def __init__(self, engine: Any, names: Mapping[int, str], layers: Mapping[str, str], replicas: Replicas) -> None:
         self._engine = engine
-        self._layers = layers  # {id of a model's parameter: its layer}
+        self._names = names  # {id of a model's parameter: its name}
+        self._layers = {number: layers[name] for number, name in names.items()}
         self._replicas = replicas
         self._hyperparameters = Hyperparameters(engine)
         self._seen: list[Any] | None = None  # identities of v as of the last look
@@ -167,25 +169,39 @@ class AdamState:
 
     def _pieces(self, master: Any, state: Mapping[str, Any], own: Sequence[Owner], group: int) -> Iterator[Piece]:
         v = local(state["exp_avg_sq"])
-        for start, size, layer, share in self._runs(own):
+        for run in self._runs(own):
             tensors = (v, state.get("exp_avg"), master)
+            start, size, parameter = run[0].start, sum(owner.size for owner in run), run[0].parameter
             vs, ms, ps = (_run(local(t), v.numel(), start, size) for t in tensors)
             if vs is not None:
-                yield Piece(exp_avg_sq=vs, exp_avg=ms, parameter=ps, group=group, layer=layer, share=share)
+                layer, share = self._kind(parameter)
+                key = crc32(";".join(map(self._described, run)).encode())
+                yield Piece(exp_avg_sq=vs, exp_avg=ms, parameter=ps, group=group, layer=layer, share=share, key=key)
 
-    def _runs(self, owners: Sequence[Owner]) -> Iterator[tuple[int, int, str | None, float]]:
-        """(start, size, layer, share) of what has an owner; neighbours of one kind are one run."""
-        start = end = 0
-        kind: tuple[str | None, float] | None = None
+    def _runs(self, owners: Sequence[Owner]) -> Iterator[list[Owner]]:
+        """What has an owner; neighbours of one kind are one run."""
+        run: list[Owner] = []
         for owner in sorted(owners, key=lambda o: o.start):
-            theirs = (self._layers.get(id(owner.parameter)), self._replicas.share(owner.parameter))
-            if theirs != kind or owner.start != end:
-                if kind is not None and end > start:
-                    yield start, end - start, *kind
-                start, kind = owner.start, theirs
-            end = owner.start + owner.size
-        if kind is not None and end > start:
-            yield start, end - start, *kind
+            follows = run and owner.start == run[-1].start + run[-1].size
+            if run and not (follows and self._kind(owner.parameter) == self._kind(run[0].parameter)):
+                yield run
+                run = []
+            if owner.size:
+                run.append(owner)
+        if run:
+            yield run
+
+    def _described(self, owner: Owner) -> str:
+        """Which elements of a parameter these are, in which order."""
+        parameter = owner.parameter
+        cut = getattr(parameter, "placements", "")  # of a DTensor
+        here = local(parameter)
+        order = "" if here.is_contiguous() else here.stride()
+        return f"{self._names.get(id(parameter))} {owner.offset} {owner.size} {cut} {order}"
+
+    def _kind(self, parameter: Any) -> tuple[str | None, float]:
+        """(layer, share)."""
+        return self._layers.get(id(parameter)), self._replicas.share(parameter)
 
 
 def _why_not_read(state: Mapping[str, Any], own: Sequence[Owner]) -> str | None:

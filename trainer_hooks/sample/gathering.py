@@ -24,7 +24,7 @@ from trainer_hooks.ranks.frame import STATE, STEP, SUMS, TOPS, contents, filled,
 from trainer_hooks.ranks.groups import Levels
 from trainer_hooks.ranks.names import Union
 from trainer_hooks.ranks.ranks import Ranks
-from trainer_hooks.sample.reading import ADDED, LARGEST, Measurement, Reading, reading_of, rows_of
+from trainer_hooks.sample.reading import ADDED, LARGEST, Measurement, Reading, no_parts, reading_of, rows_of
 from trainer_hooks.sample.state_parts import parts_of, rows_of_parts
 
 _MOST_STEPS = 100
@@ -134,20 +134,20 @@ class Gathering:
             return
         error, reading = None, None
         none = [0.0] * len(layers), [0.0] * len(layers), [-math.inf] * len(layers)
-        of_layers, squares = none, (none[0], none[0])
+        of_layers, parts = none, no_parts(len(layers))
         if step.measurement is not None:
             levels.wait_for(step.measurement.ready)
             try:
                 reading = step.measurement.rank_reading()
                 of_layers = step.measurement.layer_rows(layers) if step.layered else none
-                squares = step.measurement.layer_squares(layers) if step.state else squares
+                parts = step.measurement.layer_parts(layers) if step.state else parts
             except Exception as failed:  # noqa: BLE001 - for the training thread, whose guard counts it
-                error, reading, of_layers, squares = failed, None, none, (none[0], none[0])
+                error, reading, of_layers, parts = failed, None, none, no_parts(len(layers))
         rows = [rows_of(reading, world=self._ranks.world)]
         if step.layered:
             rows += [_part(of_layers, first) for first in range(0, len(layers), TOPS)]
         if step.state:
-            rows += rows_of_parts(reading, squares, rank=self._ranks.rank, world=self._ranks.world)
+            rows += rows_of_parts(reading, parts, rank=self._ranks.rank, world=self._ranks.world)
         heads = (
             frame_of(STATE if step.state else STEP, self._layers.channel, step.global_step, part)
             for part in range(len(rows))

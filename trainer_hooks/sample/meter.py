@@ -18,13 +18,14 @@ from trainer_hooks.sample.gradients import LocalGradient, sum_of_squares
 from trainer_hooks.sample.layers import layers_of
 from trainer_hooks.sample.logits import Logits, largest_magnitude
 from trainer_hooks.sample.offloaded import OffloadedReader, Pending, threads_of_the_reader
-from trainer_hooks.sample.one_pass import AdamConstants, OnePass, Part, Piece, Stop, expected_pass, one_pass
+from trainer_hooks.sample.one_pass import AdamConstants, OnePass, Part, Piece, Projection, Stop, expected_pass, one_pass
 from trainer_hooks.sample.own import has_own
 from trainer_hooks.sample.owners import inner_optimizers, local
 from trainer_hooks.sample.reading import Measurement, loss_scale
 from trainer_hooks.sample.replicas import Replicas, counts_batches
 from trainer_hooks.sample.step_heard import StepHeard, divided_at_the_loss, given_norm
 from trainer_hooks.sample.to_host import on_device
+from trainer_hooks.splitmix import mixed
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +54,10 @@ class Meter:
         self._counts_batches: bool | None = None
         with guard("see which ranks share a batch"):
             self._counts_batches = counts_batches(engine, mpu)
-        self._state = AdamState(engine, {i: layers[name] for i, name in names.items()}, self._replicas)
+        self._state = AdamState(engine, names, layers, self._replicas)
         self._passes: list[OnePass] = []
+        self._projections: list[Projection] = []  # of the same pieces, pass by pass
+        self._layout = 0
         self._parts: list[Part] = []  # what lies on this rank, in the order of the passes' pieces
         self._shares = torch.zeros(0, dtype=torch.float64)
         self._has_moments = False
@@ -81,6 +84,8 @@ class Meter:
         self._shares = torch.tensor([part.share for part in self._parts], dtype=torch.float64)
         self._has_moments = all(len(piece.present) == len(piece.tensors) for piece in pieces)
         self._passes = [one_pass(some) for some in by_device.values()]
+        self._projections = [Projection(some) for some in by_device.values()]
+        self._layout = _layout_of(piece.key for piece in pieces)
         if self._state.there and self._state.missing:
             why = "; ".join(f"of {count} tensors: {reason}" for reason, count in self._state.missing.items())
             self._guard.warn_once("a part of Adam's v is not read, so no norm of it is reported: " + why)
@@ -194,17 +199,18 @@ class Meter:
         squares = None if step.squares is None else step.squares / step.scale(engine) ** 2
         norms = {"grad_squares": squares, "grad_norm": given, "local_grad_norm": local}
         scalars = {"loss": loss, **norms, "batch_digest": digest, "lr": step.lr, **step.logits}
-        return self._measurement(scalars, with_moments=with_moments, waits=False)
+        return self._measurement(scalars, with_moments=with_moments, at_once=False)
 
     def state(self) -> Measurement:
         """As `measure`, of the state as it is now: at a save, or before the first update after a load."""
         self.look(whole=True)
         step = self._state.step() if "variance" in self._measured else None
-        return self._measurement({"adam_step": step}, with_moments=True, waits=True)
+        scalars = {"adam_step": step, "state_layout": self._layout}
+        return self._measurement(scalars, with_moments=True, at_once=True)
 
-    def _measurement(self, scalars: dict[str, Any], *, with_moments: bool, waits: bool) -> Measurement:
-        """`waits`: an update follows at once, so nothing is left to a thread."""
-        reads = "variance" in self._measured and (waits or self._is_due())
+    def _measurement(self, scalars: dict[str, Any], *, with_moments: bool, at_once: bool) -> Measurement:
+        """`at_once`: of a state, after which an update follows: nothing is left to a thread."""
+        reads = "variance" in self._measured and (at_once or self._is_due())
         with_moments = with_moments and self._has_moments and "moments" in self._measured
         constants: list[AdamConstants] | None = None
         if reads and with_moments:
@@ -213,7 +219,7 @@ class Meter:
         elements = (self._state.elements, self._state.owned)
         return Measurement(
             scalars={name: torch.as_tensor(value) for name, value in scalars.items() if value is not None},
-            rows=[self._rows(p, constants, waits=waits) for p in self._passes] if reads else [],
+            rows=[self._rows(at, constants, at_once=at_once) for at in range(len(self._passes))] if reads else [],
             with_moments=reads and constants is not None,
             with_state=reads and self._is_whole(),
             pieces=self._parts if reads else [],
@@ -229,13 +235,22 @@ class Meter:
     def _is_whole(self) -> bool:
         return not self._state.missing and (self._state.there or not self._parameters)
 
-    def _rows(self, of: OnePass, constants: list[AdamConstants] | None, *, waits: bool) -> Tensor | Pending:
-        """(2, S), or (5, S) with the moments; of an offloaded state by a thread."""
+    def _rows(self, at: int, constants: list[AdamConstants] | None, *, at_once: bool) -> Tensor | Pending:
+        """(2, S), or (5, S) with the moments, and (7, S) with the projections too, of a state; of an offloaded one by a
+        thread."""
+        of = self._passes[at]
         offloaded = self._reader is not None and of.device.type == "cpu"
         threads = threads_of_the_reader() if offloaded else None
-        if offloaded and self._reader is not None and not waits:
+        if offloaded and self._reader is not None and not at_once:
             return self._reader.begin(partial(_read, of, constants, threads))
-        return _read(of, constants, threads, None)
+        rows = _read(of, constants, threads, None)
+        return torch.cat([rows, self._projections[at].read()]) if at_once and constants is not None else rows
+
+
+def _layout_of(keys: Iterable[int]) -> int:
+    """31 bits that tell this rank's pieces from other pieces, and from the same ones on another rank, in any order."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return sum(mixed(key << 32 | rank) for key in keys) & 0x7FFFFFFF
 
 
 def _read(of: OnePass, constants: list[AdamConstants] | None, threads: int | None, stop: Stop | None) -> Tensor:

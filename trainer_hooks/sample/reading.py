@@ -36,7 +36,8 @@ before they are averaged; `variance_l1`: sum of sqrt(v) by share, `variance_top`
 `update_squares` (before lr), `momentum_squares`, `parameter_squares`: sums by share, over so many `elements` by share;
 `elements_known` by share of those `elements_owned` (of trainable parameters) whose v is known, once an update was made;
 `lr`: on rank 0, where the optimizer has it on a device;
-`adam_step`: the largest count of updates that Adam has for a parameter on the rank, of a state at a save or a start;
+of a state at a save or a start `adam_step`: the largest count of updates that Adam has for a parameter on the rank, and
+`state_layout`: 31 bits of a hash of which elements of the parameters lie on the rank;
 `attention_logit`, `output_logit`: largest magnitude that was given, inf where one was nan; `batch_digest`."""
 
 
@@ -56,13 +57,23 @@ ADDED, LARGEST = (len(row) for row in rows_of(None, world=1))
 """The numbers of the two rows."""
 
 
+LayerParts = tuple[list[float], ...]
+"""Of each layer of a state: the sums of m² and of parameter², the projections of m and of the parameter."""
+
+
+def no_parts(layers: int) -> LayerParts:
+    return tuple([0.0] * layers for _ in range(4))
+
+
 @dataclass(slots=True, kw_only=True)
 class Measurement:
     """The readings of one rank's step: some small float64 tensors. On a CPU they are ready at once; from CUDA they are
     copied into pinned memory behind the step's own work, and are ready after that: at the next step, as a rule."""
 
     scalars: dict[str, Tensor]  # {name in RankReading: () number}, of what was read
-    rows: Sequence[Tensor | Pending]  # of each pass (2, S), or (5, S) with the moments
+    rows: Sequence[
+        Tensor | Pending
+    ]  # of each pass (2, S), or (5, S) with the moments; of a state with projections (7, S)
     with_moments: bool
     with_state: bool  # whether the rows are of all of this rank's v
     pieces: Sequence[Part | Piece]  # those of the rows' columns
@@ -110,18 +121,19 @@ class Measurement:
                 nans[at] = max(nans[at], float(math.isnan(largest)))
         return l1, nans, top
 
-    def layer_squares(self, layers: list[str]) -> tuple[list[float], list[float]]:
-        """This rank's part of each of the layers, to be added: the sums of m² and of parameter². 0 where not read."""
+    def layer_parts(self, layers: list[str]) -> LayerParts:
+        """This rank's part of each of the layers, to be added. 0 where not read."""
         _, rows = self._on_the_host()
         position = {layer: i for i, layer in enumerate(layers)}
-        momentum, parameter = [0.0] * len(layers), [0.0] * len(layers)
+        parts = no_parts(len(layers))
         if rows is not None and self.with_moments:
-            for piece, m, p in zip(self.pieces, rows[2].tolist(), rows[4].tolist(), strict=True):
+            columns = rows[[2, 4, 5, 6]].T.tolist()  # without the updates' squares
+            for piece, column in zip(self.pieces, columns, strict=True):
                 at = position.get(piece.layer or "")
                 if at is not None:
-                    momentum[at] += piece.share * m
-                    parameter[at] += piece.share * p
-        return momentum, parameter
+                    for part, number in zip(parts, column, strict=True):
+                        part[at] += piece.share * number
+        return parts
 
     def _on_the_host(self) -> tuple[dict[str, Any], Tensor | None]:
         """The scalars, and (R, S) rows; None where a thread did not read its own to the end."""

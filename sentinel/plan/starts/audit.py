@@ -25,12 +25,12 @@ SHARD = "wrong shard of one rank"
 MOMENTS = "optimizer state not loaded"
 SHARDS, LAYERS = "shards exchanged", "layers exchanged"
 PARTLY, FIRST_MOMENT, ADAM_STEP = "weights partly loaded", "first moment not loaded", "Adam's step count"
-ROUNDED = "moments rounded"
+ROUNDED, WITHIN = "moments rounded", "state differs within layers"
 ACCUMULATION, PART = "accumulation changed", "part of a batch skipped"
 SKIPPED, REPLAYED, EPOCH = "samples skipped", "samples replayed", "data from epoch start"
 NEXT_EPOCH = "epoch skipped"
 # Faults that make another model of what is saved next
-SPOILS = frozenset({WRONG, SHARD, MOMENTS, SHARDS, LAYERS, PARTLY, FIRST_MOMENT, ADAM_STEP})
+SPOILS = frozenset({WRONG, SHARD, MOMENTS, SHARDS, LAYERS, PARTLY, FIRST_MOMENT, ADAM_STEP, WITHIN})
 
 
 class Trail:

@@ -14,12 +14,14 @@ from trainer_hooks.sample.one_pass import native, triton_pass
 from trainer_hooks.sample.one_pass.chunked import Chunked
 from trainer_hooks.sample.one_pass.memory import Stop, Stopped, identity, why_unreadable
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Part, Piece, all_flat
+from trainer_hooks.sample.one_pass.projection import Projection
 
 __all__ = [
     "AdamConstants",
     "OnePass",
     "Part",
     "Piece",
+    "Projection",
     "Stop",
     "Stopped",
     "expected_pass",

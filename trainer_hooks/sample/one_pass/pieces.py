@@ -34,6 +34,7 @@ class Piece:
     group: int = 0  # Which of the AdamConstants belong to it
     layer: str | None = None  # None where DeepSpeed does not tell whose it is
     share: float = 1.0  # What each of its elements counts in a sum over all ranks, 0 to 1
+    key: int = 0  # 32 bits of a hash of the parameters' names and of what of them it holds
 
     def __post_init__(self) -> None:
         shapes = {tuple(t.shape) for t in self.present}

@@ -19,10 +19,12 @@ from sentinel.plan.starts.audit import (
     ROUNDED,
     SHARD,
     SHARDS,
+    WITHIN,
     WRONG,
     Ancestor,
     Start,
 )
+from sentinel.plan.starts.compared.projections import moved
 from sentinel.plan.starts.proof import Check, confirmed, contradicted, silent
 from sentinel.vocabulary.sample import State
 
@@ -143,7 +145,7 @@ def _compared(start: Start, ancestor: Ancestor, was: State, now: State) -> Check
     layers = StateParts.of(was, now, _OF_LAYERS, now.layers if now.layers == was.layers else ())
     ranks = StateParts.of(was, now, _OF_RANKS, [f"rank {n}" for n in range(len(now.rank_variance_l1))])
     if not other and not layers.other and not ranks.other:
-        return confirmed("state")
+        return _within_layers(was, now, at)
     if now.momentum_l2 == 0 and was.momentum_l2:
         why = f"Adam's first moment is 0 after the load; its norm was {was.momentum_l2:.4g} at step {at}"
         return contradicted(FIRST_MOMENT, was.momentum_l2, 0.0, why)
@@ -157,6 +159,14 @@ def _compared(start: Start, ancestor: Ancestor, was: State, now: State) -> Check
     if not other and not layers.other:
         return silent("state", "the ranks hold other parts of it than before; its layers are the same")
     return _changed_in_part(at, other, layers, ranks)
+
+
+def _within_layers(was: State, now: State, at: int) -> Check:
+    """Of a state whose sums and norms are those that were saved."""
+    if not (parts := moved(was, now)):
+        return confirmed("state")
+    why = f"{'; '.join(part.told for part in parts)}; the norms are those that were saved at step {at}"
+    return contradicted(WITHIN, None, sorted({layer for part in parts for layer in part.layers}), why)
 
 
 def _changed_in_part(at: int, other: Mapping[str, tuple[float, float]], layers: StateParts, ranks: StateParts) -> Check:
