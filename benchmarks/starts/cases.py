@@ -64,7 +64,7 @@ DESIGNS: dict[str, tuple[str, list[Setting]]] = {  # what is done -> (the fault 
     "Adam's step doubled": ("Adam's step count", _OPEN),
     "weights rounded to bfloat16": ("weights partly loaded", _OPEN),
     # Designed by one who did not know the checks.
-    "decay of the weights in the gradient": ("updates differ", _OPEN),
+    "decay of the weights in the gradient": ("setting changed", _OPEN),
     "qkv's moments laid out by heads": ("state differs within layers", _OPEN),
     "average of the weights in their place": ("weights partly loaded", _OPEN),
     "output head untied": ("gradient differs", _OPEN),

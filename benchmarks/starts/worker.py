@@ -29,6 +29,8 @@ from trainer_hooks.gpt.data import Corpus
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.sample import arrivals
 
+OTHER_DECAY = "decay of the weights in the gradient"  # a checkpoint holds the groups' options: made at its load
+
 
 class Displaced:
     """An LR schedule that stands elsewhere than where it says."""
@@ -108,12 +110,23 @@ def _patched(fault: str | None, at: int) -> Any:
         checkpoint.load = _without_optimizer  # type: ignore[assignment]
     if fault == "wrong checkpoint":
         checkpoint.load = lambda engine, folder, *_: _older(engine, folder, at)
+    if fault == OTHER_DECAY:
+        checkpoint.load = _then_spoiled(load)
     if fault == "override ignored":
         train.agreed_start = lambda folder: _ignored(start(folder))  # type: ignore[attr-defined]
     try:
         yield
     finally:
         checkpoint.load, train.agreed_start = load, start  # type: ignore[attr-defined]
+
+
+def _then_spoiled(load: Any) -> Any:
+    def loaded(engine: Any, *arguments: Any) -> Any:
+        found = load(engine, *arguments)
+        spoil(engine, OTHER_DECAY)
+        return found
+
+    return loaded
 
 
 def _without_optimizer(engine: Any, folder: Path, *_: Any) -> Any:

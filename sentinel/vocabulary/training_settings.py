@@ -101,6 +101,7 @@ class SharedSettings(OptimizerSettings):
     total_tokens: Annotated[int | None, Setting("end by tokens", standing=True)] = None
     precision: str | None = None  # What the model computes in: fp32, bf16 or fp16
     dropout: float | None = None  # Largest dropout probability in the model
+    decoupled_weight_decay: bool | None = None  # Whether the decay is apart from the gradient, as AdamW's is
     parameters: float | None = None  # Parameters of the whole model
     # Limit of the attention logits: above it a head's query and key weights are scaled down. 0 does not clip.
     qk_clip: Annotated[float | None, AT_LEAST_0, Setting("QK-clip", proof="number", standing=True)] = None

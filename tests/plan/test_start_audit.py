@@ -91,12 +91,14 @@ FAULTS: list[tuple[str, Start]] = [
     ("samples skipped", start(samples=steps(consumed_samples=lambda s: s * BATCH + 24))),
     ("samples skipped", start(samples=steps(data=lambda s: s + 5), ancestor=FORESEEN)),
     ("data order of another seed", start(samples=steps(data=lambda s: s + 10_000), ancestor=FORESEEN)),
+    ("other samples", start(samples=steps(data=lambda s: s if s % 5 == 0 else s + 10_000))),
     ("samples replayed", start(samples=steps(data=lambda s: s - 30))),
     ("samples replayed", start(samples=steps(consumed_samples=lambda s: s * BATCH - 16))),
     ("loss scale reset", start(samples=steps(loss_scale=lambda _: 65536.0))),
     ("setting changed", start({"adam_beta2": 0.999})),
     ("setting changed", start({"seed": 4})),
     ("setting changed", start({"dropout": 0.1})),
+    ("setting changed", start({"decoupled_weight_decay": False})),
     (
         "setting changed",
         start(samples=steps(global_batch_samples=lambda _: 16, consumed_samples=lambda s: 16 * s - 800)),
@@ -137,6 +139,8 @@ CLEAN_STARTS = {
     "the loss scale moves by 2": start(samples=steps(loss_scale=lambda _: 2048.0)),
     "told to go back": start(newest=NEWER),
     "a sample is lost": start(samples=CLEAN.samples[1:]),
+    "one batch is another": start(samples=steps(data=lambda s: s + 10_000 * (s == AT + 3))),
+    "an epoch ends, the next is in an order of its own": start(samples=steps(data=lambda s: s + 10_000 * (s > AT + 8))),
     "the next epoch, in the same order, by its length": start(
         {"epoch_samples": AT * BATCH + 3}, samples=steps(data=lambda s: s - AT), ancestor=STOPPED
     ),

@@ -35,7 +35,14 @@ def sample(step: int, *, attempt: int = 1, data: int | None = None, lr_at: int |
 
 
 STARTED = RunStarted(
-    attempt=1, time_unix_s=0.0, seed=3, adam_beta2=0.95, lr_schedule=LR.to_json(), world_size=2, dropout=0.0
+    attempt=1,
+    time_unix_s=0.0,
+    seed=3,
+    adam_beta2=0.95,
+    lr_schedule=LR.to_json(),
+    world_size=2,
+    dropout=0.0,
+    decoupled_weight_decay=True,
 )
 LINE = [sample(step) for step in range(1, AT + 31)]
 V = LINE[AT - 1].adam_variance_l1 or 0.0

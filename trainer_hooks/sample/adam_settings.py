@@ -17,6 +17,7 @@ from sentinel.vocabulary.overrides import Once, TrainingSettings
 from trainer_hooks.control.start import totals
 from trainer_hooks.ranks import NotAgreedError
 from trainer_hooks.restart import Decisions
+from trainer_hooks.sample.hyperparameters import is_decoupled
 from trainer_hooks.sample.own import has_own, own
 from trainer_hooks.sample.owners import inner_optimizers, local
 from trainer_hooks.sample.reading import loss_scale
@@ -79,12 +80,13 @@ def keys_of_groups(groups: Sequence[Mapping[str, Any]]) -> list[str]:
 def facts(engine: Any) -> dict[str, Any]:
     """The fields of RunStarted that the engine itself can tell."""
     groups, precision = engine.optimizer.param_groups, _precision(engine)
-    betas = groups[0].get("betas") or (None, None)
+    betas, inner = groups[0].get("betas") or (None, None), next(inner_optimizers(engine.optimizer))
     return {
         "adam_beta1": betas[0],
         "adam_beta2": betas[1],
         "adam_eps": groups[0].get("eps"),
         "weight_decay": _largest_weight_decay(groups),
+        "decoupled_weight_decay": is_decoupled(inner, groups[0]) if "betas" in groups[0] else None,
         "gradient_clipping": gradient_clipping(engine),
         "precision": precision,
         "loss_scale": loss_scale(engine) if precision == "fp16" else None,

@@ -74,9 +74,6 @@ class Hyperparameters:
         if type(optimizer).__module__.startswith("deepspeed."):
             # its kernels take them in float32: 1 - 0.999f is 0.00100005
             beta1, beta2 = struct.unpack("2f", struct.pack("2f", beta1, beta2))
-        decoupled = group.get("decoupled_weight_decay", getattr(optimizer, "adam_w_mode", None))
-        if decoupled is None:
-            decoupled = type(optimizer).__name__ != "Adam"
         lr = self._lrs[key].arrived() if key in self._lrs else None
         return AdamConstants(
             beta1=beta1,
@@ -86,9 +83,15 @@ class Hyperparameters:
             lr=lr or 0.0,
             step=max(1, step),
             bias_correction=bool(group.get("bias_correction", True)),
-            decoupled=bool(decoupled),
+            decoupled=is_decoupled(optimizer, group),
             amsgrad=bool(group.get("amsgrad", False)),
         )
+
+
+def is_decoupled(optimizer: Any, group: Mapping[str, Any]) -> bool:
+    """Whether weight decay is apart from the gradient, as AdamW's is."""
+    told = group.get("decoupled_weight_decay", getattr(optimizer, "adam_w_mode", None))
+    return type(optimizer).__name__ != "Adam" if told is None else bool(told)
 
 
 def _steps(states: Iterable[Mapping[str, Any]], group: Mapping[str, Any]) -> list[Any]:

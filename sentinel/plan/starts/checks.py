@@ -20,11 +20,13 @@ contradictions the likeliest cause is named: what was loaded comes before what f
 - Consumed samples, with those at the save: samples skipped, samples replayed, data from epoch start.
 - The trainer's count of epochs, with that at the save: epoch skipped, samples skipped.
 - Batch digests, with those of the same steps, and of all steps before: the same three, part of a batch skipped, data
-  order of another seed. The last two are told apart after 16 steps that were made before. The run's first batches again
-  are no fault where an epoch ended at the save, and are not judged where that can't be known: by the length of an epoch
-  or the count of epochs that is reported, by what came after the save before, by the saves before.
+  order of another seed, other samples (at two steps or more, before one that has its batch again). Part of a batch and
+  order are told apart after 16 steps that were made before. The run's first batches again are no fault where an epoch
+  ended at the save, and are not judged where that can't be known: by the length of an epoch or the count of epochs that
+  is reported, by what came after the save before, by the saves before.
 - Loss scale, half to twice the one at the save: loss scale reset.
-- Seed, length, batch, Adam's settings, precision, the largest dropout, with the attempt before: setting changed.
+- Seed, length, batch, Adam's settings, precision, the largest dropout, whether weight decay is decoupled, with the
+  attempt before: setting changed.
 - The gradient's norm of the first step on the same batch, to 1 %, or 2 / sqrt(tokens): accumulation changed (an n-fold
   norm with the same loss), gradient differs.
 - Each of the first 20 steps' losses on the same batch, as far as all batches before it were the same, to 0.25 %, or
@@ -103,6 +105,8 @@ def loss_scale(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield contradicted(SCALE, was, now, f"the loss scale was {was:g} at the checkpoint and is {now:g}")
 
 
+_COMPARED = ("seed", "full_seqlen", "precision", "dropout", "decoupled_weight_decay")  # where both report it
+_BY_FREE = ("dropout", "decoupled_weight_decay")  # which a free-form change may be meant for
 _BY_VALUE = ("lr", "total_tokens", "skipped", "free")  # compared by what the steps show, or no part of a state
 
 
@@ -112,11 +116,11 @@ def settings(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         return
     before, now = baseline_of(ancestor.started), baseline_of(start.started)
     names = [name for name in difference(before, now) if name not in _BY_VALUE and getattr(before, name) is not None]
-    pairs = ((n, getattr(before, n), getattr(now, n)) for n in ("seed", "full_seqlen", "precision", "dropout"))
+    pairs = ((n, getattr(before, n), getattr(now, n)) for n in _COMPARED)
     names += [n for n, was, is_now in pairs if None not in (was, is_now) and was != is_now]
     sampled = _batch_changed(start, ancestor)
     for name in [*names, *sampled]:
-        if name in start.decided or (name == "dropout" and "free" in start.decided):
+        if name in start.decided or (name in _BY_FREE and "free" in start.decided):
             continue
         words = settings_of()[name].words if name in settings_of() else name.replace("_", " ")
         was, is_now = sampled.get(name) or (getattr(before, name), getattr(now, name))

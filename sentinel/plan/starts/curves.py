@@ -15,13 +15,14 @@ from sentinel.vocabulary.codec import read
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.reported_settings import AS_REPORTED
 
-ORDER = "data order of another seed"
+ORDER, OTHER = "data order of another seed", "other samples"
 LOST, TWICE, OTHER_LR = "scheduler lost", "scheduler stepped twice", "another learning rate"
 
 _FEW_LRS = 5  # steps that a learning rate is followed for before its fault is named
 _SUDDEN = 0.1  # share by which the first LR may differ from the last one before, where nothing tells what is due
 _MOST_SHIFT = 64
 _LAST = 5  # steps before a start that tell whether epochs repeat one another
+_FEW_OTHERS = 2  # batches that the run never saw, between those that it saw there
 _PART_STEPS = 16  # whose digests tell a part of a batch that was left out from another order
 # See _part_of_a_batch: 1 to 2 % of other orders look like one, of parts 50 % (12 steps) to 90 % (19)
 _PART_SHARE = 0.035
@@ -44,6 +45,9 @@ def data(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield confirmed("data order")
     elif (shift := _shift(now, ancestor)) is not None:
         yield _shifted(shift, ancestor, start)
+    elif _as_many_ranks(start, ancestor) and (new := _new_among_known(now, again, ancestor)):
+        why = f"{len(new)} of its first {len(now)} batches were never seen, between such as the same steps had before"
+        yield contradicted(OTHER, again[new[0]], now[new[0]], f"{why}: the order is the same, the samples are not")
     elif same and not any(same) and _as_many_ranks(start, ancestor):
         if len(same) == len(now) < _PART_STEPS and not start.over:
             yield silent("data order", f"its fault is named after {_PART_STEPS} steps")
@@ -55,6 +59,14 @@ def data(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         yield contradicted(fault, again.get(at + 1), now.get(at + 1), why)
     else:
         yield silent("data order", "the batches after the checkpoint are not known from before")
+
+
+def _new_among_known(now: Mapping[int, int], again: Mapping[int, int | None], ancestor: Ancestor) -> list[int]:
+    """The steps whose batch is in place of the one that was there before, and is no other step's, where a later step
+    has its own again. After the last such one another epoch may have begun, in an order of its own."""
+    last = max((step for step, digest in again.items() if digest is not None and now[step] == digest), default=0)
+    changed = [s for s, digest in again.items() if s < last and digest is not None and now[s] != digest]
+    return changed if len(changed) >= _FEW_OTHERS and not any(ancestor.trail.steps_fed(now[s]) for s in changed) else []
 
 
 def _shift(now: Mapping[int, int], ancestor: Ancestor) -> int | None:
