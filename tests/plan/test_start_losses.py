@@ -28,6 +28,10 @@ def again(loss: Callable[[int], float] = lambda _: 1.0, norm: Callable[[int], fl
     return replace(CLEAN, samples=tuple(map(changed, NORMS[AT : AT + 20])), ancestor=WITH_NORMS)
 
 
+def of_micro_batches(count: int, begun: Start) -> Start:
+    return replace(begun, started=replace(begun.started, accumulation_steps=count))
+
+
 def test_a_destroyed_model_whose_first_loss_is_the_same_is_told_by_the_next() -> None:
     """Its sums are the same: two ranks' shards were exchanged, under an older hook that reports no ranks."""
     found = audit(again(loss=lambda n: 1.0 if n == 1 else 1.5))
@@ -45,6 +49,8 @@ def test_a_destroyed_model_whose_first_loss_is_the_same_is_told_by_the_next() ->
         ("accumulation changed", again(norm=lambda _: 4.0)),
         ("accumulation changed", again(norm=lambda _: 0.5)),
         ("gradient differs", again(norm=lambda _: 1.3)),
+        ("accumulation changed", of_micro_batches(4, again(norm=lambda _: 8.0))),  # on two ranks
+        ("gradient differs", of_micro_batches(4, again(norm=lambda _: 6.0))),
     ],
 )
 def test_what_differs_on_the_same_batches_is_named(fault: str, bad: Start) -> None:

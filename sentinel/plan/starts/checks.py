@@ -28,7 +28,7 @@ contradictions the likeliest cause is named: what was loaded comes before what f
 - Seed, length, batch, Adam's settings, precision, the largest dropout, whether weight decay is decoupled, with the
   attempt before: setting changed.
 - The gradient's norm of the first step on the same batch, to 1 %, or 2 / sqrt(tokens): accumulation changed (an n-fold
-  norm with the same loss), gradient differs.
+  norm with the same loss, where a step is averaged over n micro-batches or ranks), gradient differs.
 - Each of the first 20 steps' losses on the same batch, as far as all batches before it were the same, to 0.25 %, or
   0.15 / sqrt(tokens), and a quarter of that more with each step: loss jumps, loss drops (the first), updates differ
   (a later one). Else the median of the first losses, to 10 % or the noise: loss jumps, loss drops.

@@ -79,11 +79,18 @@ def gradient(start: Start, ancestor: Ancestor) -> Iterator[Check]:
         return
     why = f"the norm of its first gradient is {after:.4g}, and was {before:.4g} on the same batch before"
     times = max(ratio, 1 / ratio)
-    if round(times) > 1 and abs(times - round(times)) <= allowed * times and _same_loss((was, now), 0):
+    whole = round(times) > 1 and abs(times - round(times)) <= allowed * times and _may_be_counted(round(times), start)
+    if whole and _same_loss((was, now), 0):
         how = "summed, not averaged" if ratio > 1 else "divided once more"
         yield contradicted(ACCUMULATION, before, after, f"{why}: that of {round(times)} micro-batches, {how}")
     else:
         yield contradicted(GRADIENT, before, after, why)
+
+
+def _may_be_counted(parts: int, start: Start) -> bool:
+    """Whether a step may have so many parts, over which its gradient is averaged: its micro-batches, ranks, or both."""
+    of_rank, ranks = start.started.accumulation_steps, start.started.world_size
+    return of_rank is None or parts in {of_rank, ranks or 1, of_rank * (ranks or 1)}
 
 
 def _made_again(start: Start, ancestor: Ancestor) -> list[Pair]:
