@@ -71,9 +71,7 @@ class Measurement:
     copied into pinned memory behind the step's own work, and are ready after that: at the next step, as a rule."""
 
     scalars: dict[str, Tensor]  # {name in RankReading: () number}, of what was read
-    rows: Sequence[
-        Tensor | Pending
-    ]  # of each pass (2, S), or (5, S) with the moments; of a state with projections (7, S)
+    rows: Sequence[Tensor | Pending]  # of each pass (2, S); (5, S) with the moments; of a state (7, S) with projections
     with_moments: bool
     with_state: bool  # whether the rows are of all of this rank's v
     pieces: Sequence[Part | Piece]  # those of the rows' columns

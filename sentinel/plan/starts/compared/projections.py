@@ -26,10 +26,8 @@ class Moved:
     def told(self) -> str:
         more = f" and {len(self.layers) - 4} more" if len(self.layers) > 4 else ""
         named = f"the {self.what} of {', '.join(self.layers[:4])}{more} ({len(self.layers)} of {self.of} layers)"
-        how = (
-            "of the opposite sign" if self.mirrored else f"about {self.apart:.1g} of the norm away from what was saved"
-        )
-        return f"{named}: {how}"
+        away = f"about {self.apart:.1g} of the norm away from what was saved"
+        return f"{named}: {'of the opposite sign' if self.mirrored else away}"
 
 
 def moved(was: State, now: State) -> list[Moved]:
