@@ -34,7 +34,8 @@ KEY = "sentinel"
 """Of the client state."""
 
 _FORM = Form(error=ConfigError, name="the client state", ignores_unknown=True)
-_BY_APPLY = ("lr", "adam_beta1", "adam_beta2", "adam_eps", "weight_decay", "reset_moments")
+_OF_ADAM = ("adam_beta1", "adam_beta2", "adam_eps", "weight_decay")
+_BY_APPLY = ("lr", *_OF_ADAM, "reset_moments")
 _NO_CALL = {
     **dict.fromkeys(_BY_APPLY, "decisions.apply(optimizer, scheduler) was not called"),
     "clip_grad": "decisions.clip(norm) was not called",
@@ -110,8 +111,8 @@ class StartDecisions:
         one = optimizer_of(optimizer)
         engine = _OptimizerAlone(one)
         keys = keys_of_groups(one.param_groups)
-        adam = [key for key in ("adam_beta1", "adam_beta2", "adam_eps", "weight_decay") if key in keys]
-        if any(key in self._left for key in adam):
+        adam = [key for key in _OF_ADAM if key in keys]
+        if any(key in self._left for key in _OF_ADAM):
             AdamSettings.of(engine).impose(engine, self._standing)
         self._take("lr", *adam)
         if "adam_beta2" in adam and self._take("reset_moments")["reset_moments"] and self.step:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.training_settings import TrainingSettings
 from tests.hooks.adam_matrix import CHANGES, FIRST, SECOND
 from tests.hooks.torchrun import lines_of
 from tests.tiers import full
-from trainer_hooks.sample.adam_settings import AdamSettings
+from trainer_hooks.sample.adam_settings import AdamSettings, keys_of_groups
 
 pytestmark = pytest.mark.full
 
@@ -67,10 +68,25 @@ def test_a_loss_scale_is_set_and_survives_the_next_checkpoint(cases: list[dict[s
     assert all(case["facts"]["loss_scale"] is None for case in cases if case not in half)
 
 
-def test_groups_that_are_decayed_differently_or_not_at_all_are_told_apart() -> None:
-    groups = [{"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": decay} for decay in (0.1, 0.05, 0.0)]
+def engine_with(*decays: float) -> Any:
+    groups = [{"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": decay} for decay in decays]
     optimizer = SimpleNamespace(param_groups=groups)
-    engine = SimpleNamespace(optimizer=optimizer, gradient_clipping=lambda: 1.0, _config=SimpleNamespace())
+    return SimpleNamespace(optimizer=optimizer, gradient_clipping=lambda: 1.0, _config=SimpleNamespace())
+
+
+def test_a_weight_decay_is_refused_where_none_of_several_groups_has_one() -> None:
+    alone, several = engine_with(0.0), engine_with(0.0, 0.0)
+    AdamSettings.of(alone).impose(alone, TrainingSettings(weight_decay=0.1))
+    assert alone.optimizer.param_groups[0]["weight_decay"] == 0.1
+    AdamSettings.of(several).impose(several, TrainingSettings(weight_decay=0.0))
+    with pytest.raises(OverridesError, match="no parameter group has a weight decay"):
+        AdamSettings.of(several).impose(several, TrainingSettings(weight_decay=0.1))
+    assert "weight_decay" not in keys_of_groups(several.optimizer.param_groups)
+
+
+def test_groups_that_are_decayed_differently_or_not_at_all_are_told_apart() -> None:
+    engine = engine_with(0.1, 0.05, 0.0)
+    groups = engine.optimizer.param_groups
     configured = AdamSettings.of(engine)
     configured.impose(engine, TrainingSettings(weight_decay=0.1))  # as it was: named, and no change
     assert [group["weight_decay"] for group in groups] == [0.1, 0.05, 0.0]

@@ -53,7 +53,7 @@ from trainer_hooks.integrations.huggingface_schedules import (
 )
 from trainer_hooks.qk_clip.masters import why_not
 from trainer_hooks.restart import Decisions, cannot_be_applied, decision_facts, due, wanted
-from trainer_hooks.sample.adam_settings import AdamSettings, apply_once, keys_of_groups
+from trainer_hooks.sample.adam_settings import AdamSettings, apply_once, keys_of_groups, why_no_weight_decay
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,7 +136,9 @@ class Applied:
         """The keys of overrides.json that are applied at a start, here or by the script."""
         once = due(decided, progress, step)
         if decided is not None:
-            refuse(decided, once, self.applies, why)
+            refuse(
+                decided, once, self.applies, why | {"weight_decay": why_no_weight_decay(engine.optimizer.param_groups)}
+            )
             AdamSettings.of(self._engine).impose(self._engine, standing)
         self._restore_attention = override_attention(engine, standing)
         self._order: TrainOrder | None = None

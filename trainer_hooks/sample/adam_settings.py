@@ -46,8 +46,11 @@ class AdamSettings:
     def impose(self, engine: Any, decided: TrainingSettings) -> None:
         """Sets them on the engine, whatever a checkpoint brought back; what is decided replaces what was configured. A
         group that is not decayed (biases, norms) stays so, and groups that are decayed differently stay different
-        where what is decided is no change."""
+        where what is decided is no change. OverridesError where a weight decay is decided and none of several groups
+        has one."""
         decays = decided.weight_decay not in (None, _largest_weight_decay(self.groups))
+        if decays and (why := why_no_weight_decay(self.groups)) is not None:
+            raise OverridesError(f"weight_decay can't be applied: {why}")
         betas = (decided.adam_beta1, decided.adam_beta2)
         whole = hasattr(engine.optimizer, "optimizers")  # of several each has its own part of the groups
         for optimizer in [engine.optimizer] if whole else inner_optimizers(engine.optimizer):
@@ -58,7 +61,7 @@ class AdamSettings:
                     group["betas"] = tuple(old if new is None else new for old, new in pairs)
                 if decided.adam_eps is not None and "eps" in configured:
                     group["eps"] = decided.adam_eps
-                if decays and configured.get("weight_decay"):
+                if decays and (configured.get("weight_decay") or len(self.groups) == 1):
                     group["weight_decay"] = decided.weight_decay
         clip_grad = self.clip_grad if decided.clip_grad is None else decided.clip_grad
         if has_own(engine, "clip_by"):  # what stands for an engine
@@ -74,7 +77,15 @@ _BY_GROUP = {"betas": ("adam_beta1", "adam_beta2"), "eps": ("adam_eps",), "weigh
 
 def keys_of_groups(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys of overrides.json that can be set in these parameter groups: in all of them, or not at all."""
-    return [key for name, keys in _BY_GROUP.items() if all(name in group for group in groups) for key in keys]
+    can = [key for name, keys in _BY_GROUP.items() if all(name in group for group in groups) for key in keys]
+    return [key for key in can if key != "weight_decay" or why_no_weight_decay(groups) is None]
+
+
+def why_no_weight_decay(groups: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why a weight decay can't be decided, as a clause; None where it can."""
+    if len(groups) == 1 or any(group.get("weight_decay") for group in groups):
+        return None
+    return "no parameter group has a weight decay, so which are to be decayed is not known"
 
 
 def facts(engine: Any) -> dict[str, Any]:
