@@ -98,6 +98,7 @@ def _without_incident(facts: Facts, policy: Policy) -> Turn:
         return Turn(reason=why, message=why, outcome=Outcome.PERSON_NEEDED)
     if opens_incident(facts) and attempt is not None:
         found: dict[str, Any] = {"reason": reason, "verdict": verdict, "onset": facts.on_demand.onset}
+        found["tried_before"] = _tried_before(facts, policy)
         event = opened(facts.next_incident, attempt.number, facts.settings.baseline, facts.folders.overrides, **found)
         return Turn(reason=reason, records=(event,))
     if verdict.kind is VerdictKind.DOWN:
@@ -105,6 +106,17 @@ def _without_incident(facts: Facts, policy: Policy) -> Turn:
     if verdict.kind is VerdictKind.STALLED:
         return hang_turn(facts, policy)
     return Turn(reason=reason, outcome=Outcome.FINISHED if verdict.kind is VerdictKind.FINISHED else None)
+
+
+def _tried_before(facts: Facts, policy: Policy) -> tuple[str, ...]:
+    """The rungs of the incident before, where its recovery did not hold: the onset lies within `hold_steps` of the step
+    at which it was closed."""
+    before = facts.incidents[-1] if facts.incidents else None
+    if before is None or before.closed_step is None or facts.verdict.onset_range is None:
+        return ()
+    if facts.verdict.onset_range[0] > before.closed_step + policy.hold_steps:
+        return ()
+    return (*before.tried_before, *before.restarted_by)
 
 
 def _stopped(facts: Facts, failure: Failure, memory: Memory) -> Turn:

@@ -275,14 +275,14 @@ def _hold(incident: Incident, rollback: Rollback, facts: Facts) -> Turn:
     if found is None or found.answer is RecoveryOutcome.NOT_YET:
         return Turn(reason=found.reason if found is not None else "its recovery is not known yet")
     if found.answer is RecoveryOutcome.RECOVERED:
-        return _closed(incident, "recovered", found.reason)
+        return _closed(incident, "recovered", found.reason, facts.readings.judged_step)
     if found.answer is RecoveryOutcome.HELD:
-        return _closed(incident, "held", found.reason)
+        return _closed(incident, "held", found.reason, facts.readings.judged_step)
     return Turn(reason=found.reason, records=(rung_failed(rollback, attempt.number, found.reason, verdict),))
 
 
-def _closed(incident: Incident, outcome: str, reason: str) -> Turn:
-    return Turn(reason=reason, records=(closed(incident.id, outcome, reason),))
+def _closed(incident: Incident, outcome: str, reason: str, judged_step: int | None = None) -> Turn:
+    return Turn(reason=reason, records=(closed(incident.id, outcome, reason, judged_step),))
 
 
 def made_since(attempts: Iterable[JournalFacts], started_after: int | None) -> int:

@@ -94,7 +94,8 @@ class Policy:
 
     hold_steps: Annotated[int, AT_LEAST_1] = 500
     """Steps past onset and warmup by which a restart has to have recovered, or its rung has failed. One whose loss is
-    no worse than before the onset and still falls is held on (docs/CRITERIA.md#recovery-check)."""
+    no worse than before the onset and still falls is held on (docs/CRITERIA.md#recovery-check). A divergence within so
+    many steps after a recovery goes on with its ladder (docs/LADDER.md)."""
 
     restart_on_crash: bool = False
     """Start the job again, from `latest`, when it is gone and has not reported its end. A crash is not a divergence.

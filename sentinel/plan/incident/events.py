@@ -57,6 +57,7 @@ def opened(
     verdict: Verdict | None = None,
     onset: OnsetReadings | None = None,
     ignored: str | None = None,
+    tried_before: tuple[str, ...] = (),
 ) -> Opened:
     """A new incident. Without a verdict it is a person's own, and has no onset. `attempt`: 0 for none."""
     onset = onset or OnsetReadings()
@@ -71,6 +72,7 @@ def opened(
         baseline=baseline,
         overrides=overrides,
         ignored=ignored,
+        tried_before=tried_before,
     )
 
 
@@ -107,8 +109,8 @@ def rung_failed(rollback: Rollback, attempt: int, reason: str, verdict: Verdict)
     )
 
 
-def closed(incident: str, outcome: str, reason: str) -> Closed:
-    return Closed(incident=incident, outcome=outcome, reason=reason)
+def closed(incident: str, outcome: str, reason: str, judged_step: int | None = None) -> Closed:
+    return Closed(incident=incident, outcome=outcome, reason=reason, judged_step=judged_step)
 
 
 def fold(events: Iterable[IncidentEvent]) -> tuple[Incident, ...]:
@@ -167,6 +169,7 @@ def _of_incident(incident: Incident, event: IncidentEvent) -> None:
             incident.status, incident.note = "stopped", event.reason
         case Closed():
             incident.status, incident.outcome, incident.note = "closed", event.outcome, event.reason
+            incident.closed_step = event.judged_step
             incident.closed_unix_s, incident.undoing, incident.undo_moves = event.time_unix_s, None, False
         case BaselineCompleted():
             incident.baseline = event.baseline
@@ -238,7 +241,7 @@ def _intended(rollback: Rollback, event: Intent) -> None:
 
 def _opened(event: Opened) -> Incident:
     of_onset = ("attempt", "onset_range", "alarm_step", "onset_tokens", "onset_samples", "batch_samples", "best_mean")
-    same = (*of_onset, "reason", "moved_first", "baseline", "ignored")
+    same = (*of_onset, "reason", "moved_first", "baseline", "ignored", "tried_before")
     return Incident(
         id=event.incident,
         opened_unix_s=event.time_unix_s,

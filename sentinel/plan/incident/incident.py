@@ -200,6 +200,8 @@ class Incident:
     outcome: str | None = None
     note: str | None = None  # the sentence that it was stopped or closed with
     closed_unix_s: float | None = None
+    closed_step: int | None = None  # the last judged step then, where its restart recovered or held
+    tried_before: tuple[str, ...] = ()  # rungs of the incident before, whose recovery did not hold
     undoing: str | None = None  # what an unfinished undo was begun of: a rollback's id, or its own for all of it
     undo_after_attempt: int | None = None  # the newest attempt then, 0 for none; None: an older log has no word
     undo_known_jobs: tuple[str, ...] = ()  # what ran or waited then, as a launcher names it
@@ -249,9 +251,13 @@ class Incident:
     @property
     def tried(self) -> tuple[str, ...]:
         """Names of the rungs that were tried, or could not be."""
-        beside = [name for tried in self.side_by_side if not tried.void for name in tried.rungs.values()]
-        own = (r.rung for r in self.rollbacks if r.probe is None)
-        return (*own, *beside, *(wait.rung for wait in self.waits), *(skip.rung for skip in self.skips))
+        return (*self.restarted_by, *(wait.rung for wait in self.waits), *(skip.rung for skip in self.skips))
+
+    @property
+    def restarted_by(self) -> tuple[str, ...]:
+        """Names of the rungs that it was restarted by, or a probe of it."""
+        beside = (name for tried in self.side_by_side if not tried.void for name in tried.rungs.values())
+        return (*(r.rung for r in self.rollbacks if r.probe is None), *beside)
 
     @property
     def failed_restarts(self) -> int:

@@ -94,7 +94,7 @@ class OfIncident(IncidentEvent):
 class Opened(OfIncident, kind="opened"):
     """A divergence was found, a person asked for a rollback, or a rollback did not take effect (`ignored`)."""
 
-    seldom = ("ignored",)
+    seldom = ("ignored", "tried_before")
 
     attempt: int  # that diverged; 0 for none
     onset_range: tuple[int, int] | None  # optimizer steps; None for a person's own rollback
@@ -109,6 +109,7 @@ class Opened(OfIncident, kind="opened"):
     baseline: Baseline
     overrides: WrittenOverrides | None = None  # overrides.json as it was; None where there was none
     ignored: str | None = None  # the rollback whose missing effect it is about
+    tried_before: tuple[str, ...] = ()  # rungs of the incident before, whose recovery did not hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,6 +203,9 @@ class Purged(OfIncident, kind="purged"):
 class Closed(OfIncident, kind="closed"):
     """Its end."""
 
+    seldom = ("judged_step",)
+
+    judged_step: int | None = None  # the last step that had been judged, where its restart recovered or held
     outcome: str  # recovered, held, proved or not_verified (a person's own rollback), undone, superseded or healed
     reason: str
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
@@ -40,10 +41,15 @@ def plan_recovery(facts: Facts, policy: Policy) -> Plan:
 
 def rungs_left(incident: Incident, policy: Policy) -> tuple[Rung, ...]:
     """The rungs for the incident's instability that were not tried yet, by their names: the ladder may have been edited
-    since the incident began."""
-    tried = list(incident.tried)
-    left = []
-    for rung in policy.ladder_for(incident.instability):
+    since the incident began. First those that the incident before, where its recovery did not hold, was not restarted
+    by either."""
+    ladder = policy.ladder_for(incident.instability)
+    return _without(ladder, (*incident.tried_before, *incident.tried)) or _without(ladder, incident.tried)
+
+
+def _without(ladder: Sequence[Rung], names: Iterable[str]) -> tuple[Rung, ...]:
+    tried, left = list(names), []
+    for rung in ladder:
         if rung.name in tried:
             tried.remove(rung.name)
         else:
