@@ -1,11 +1,12 @@
 """Whether `sentinel bisect` names the cause of a divergence that was injected. On real, tiny trainings.
 
-Eleven causes. A run of the reference trainer (four layers of width 64, no LayerNorm in the blocks but where the run is
-restarted, no gradient clipping, 32 tokens, a batch of 16) saves every 10 steps and is trained for 40 steps past its
-cause. The last three causes were written down before the probes were proven by their own journals: a restart with a
-weight decay of 20, and two trainers that ignore what a probe asks of the LR. Then the bisect runs as a person would run
-it, each probe a process of its own, forked from this one to save the time of imports. What has ended is kept below
---folder, and a second call goes on from there.
+Twelve causes, seven of them under Hugging Face's Trainer too. A run of the reference trainer (four layers of width 64,
+no LayerNorm in the blocks but where it is restarted with other settings, no gradient clipping, 32 tokens, a batch of
+16), or of a Llama of that shape without a norm in its layers, saves every 10 steps and is trained for 40 steps past its
+cause. Three causes were written down before the probes were proven by their own journals: a restart with a weight decay
+of 20, and two trainers that ignore what a probe asks of the LR. Then the bisect runs as a person would run it, each
+probe a process of its own, forked from this one to save the time of imports. What has ended is kept below --folder, and
+a second call goes on from there.
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.causes.forked import HUGGING_FACE, REFERENCE, Forked, begin, running, warm
+from benchmarks.causes.trainer import LOST
 from sentinel.act.neighbours import Launcher
+from sentinel.act.starts import Starts
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.state_files import OverridesFile
 from sentinel.cli.bisect import bisect_of
-from sentinel.config import load_config
+from sentinel.config import Config, load_config
+from sentinel.config.run_files import clock
+from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.judge.events import Event
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
@@ -43,6 +49,7 @@ from sentinel.lab.probes.at_work import ProbeJob
 from sentinel.lab.probes.probe import Probe
 from sentinel.plan.incident.baseline import baseline_of
 from sentinel.plan.incident.events import OnsetReadings, opened
+from sentinel.plan.starts.audit import audited
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
@@ -54,6 +61,10 @@ SMALL = (
     *("--preset", "tiny", "--seqlen", "32", "--global-batch", "16", "--clip", "0", "--lr", "3e-3"),
     *("--lr-warmup", "10", "--lr-decay", "400", "--save-interval", "10"),
 )
+WARM = {  # trainer -> words of a throwaway start
+    REFERENCE: ("none", "0", *SMALL, "--steps", "2"),
+    HUGGING_FACE: ("none", "0", "--seed", "0", "--steps", "2"),
+}
 DATA = frozenset({causes.SAMPLES})
 EXPECTED: dict[str, frozenset[str]] = {  # cause -> what names it
     "bad batch": DATA,
@@ -65,13 +76,16 @@ EXPECTED: dict[str, frozenset[str]] = {  # cause -> what names it
     "bit flip in Adam's v": frozenset({causes.ADAM}),
     "wrong gradients": frozenset({causes.GRADIENTS, causes.BROKEN_NODE}),
     "weight decay": frozenset({"weight decay"}),
+    LOST: frozenset({causes.BAD_START}),
     "LR jump, peak ignored": frozenset({causes.RATE}),
     "short warmup, warmup ignored": frozenset({causes.RATE}),
 }
 NOT_IN_FORCE = {"LR jump, peak ignored": "lower-lr", "short warmup, warmup ignored": "longer-warmup"}
 ON_A_MACHINE = ("bit flip in the weights", "bit flip in Adam's v", "wrong gradients")
 IN_DATA_OR_SETTINGS = tuple(cause for cause in EXPECTED if cause not in ON_A_MACHINE)
-RESTARTED = ("short warmup", "short warmup, warmup ignored", "weight decay")  # by a person, with other settings
+HF = ("bad batch", "shuffled labels", "nan sample", "LR jump", "bit flip in the weights", "weight decay", LOST)
+OTHER_SETTINGS = ("short warmup", "short warmup, warmup ignored", "weight decay")  # restarted so by a person
+RESTARTED = (*OTHER_SETTINGS, LOST)
 WEIGHT_DECAYS = (20.0, 60.0, 120.0)
 RESTART, PEAKS = 40, (0.08, 0.12, 0.2, 0.3)  # a restart at this step, to a higher peak LR, without a warmup
 DECIDES = ("sentinel/lab/bisect/*.py", "sentinel/lab/probes/probe.py", "sentinel/lab/probes/at_work.py")
@@ -82,10 +96,15 @@ JUDGES = ("sentinel/judge/**/*.py", "benchmarks/causes/*.py")
 class Case:
     cause: str
     seed: int
+    trainer: str = REFERENCE
+
+    @property
+    def label(self) -> str:
+        return self.cause if self.trainer == REFERENCE else f"HF: {self.cause}"
 
     @property
     def name(self) -> str:
-        return f"{re.sub(r'[^A-Za-z]+', '-', self.cause.replace(chr(39), ''))}-{self.seed}"
+        return f"{re.sub(r'[^A-Za-z]+', '-', self.label.replace(chr(39), ''))}-{self.seed}"
 
     @property
     def injected(self) -> str:
@@ -98,14 +117,10 @@ class Case:
 
     def command(self, folder: Path, later: int = 0, batches: int = 1, *, steps: int | None = None) -> list[str]:
         run = ["-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}", "--master-port=0"]
-        started = [sys.executable, *(run if self.ranks > 1 else []), "-m", "benchmarks.causes.trainer"]
+        started = [sys.executable, *(run if self.ranks > 1 else []), "-m", self.trainer]
         at = RESTART if self.cause in RESTARTED else 45 + 3 * self.seed + later
-        options = [
-            *SMALL,
-            *(() if self.cause in RESTARTED else ("--no-block-layernorm",)),
-            "--seed",
-            str(self.seed),
-        ]
+        shape = (*SMALL, *(() if self.cause in OTHER_SETTINGS else ("--no-block-layernorm",)))
+        options = [*(shape if self.trainer == REFERENCE else ()), "--seed", str(self.seed)]
         places = ["--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state")]
         ends = ["--steps", str(steps or at + MORE)]
         step = f"{at}x{batches}" if batches > 1 else str(at)
@@ -124,13 +139,16 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="also write the table to this file")
     asked = parser.parse_args()
     end = time.monotonic() + 60 * asked.minutes
-    cases = [Case(cause=cause, seed=seed) for seed in range(1 if asked.quick else asked.seeds) for cause in asked.only]
+    seeds = range(1 if asked.quick else asked.seeds)
+    cases = [Case(cause=cause, seed=seed) for seed in seeds for cause in asked.only]
+    cases += [
+        Case(cause=cause, seed=seed, trainer=HUGGING_FACE) for seed in seeds for cause in asked.only if cause in HF
+    ]
     if asked.minutes:
-        from benchmarks.causes.forked import warm
-
         asked.folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=asked.folder) as scratch:
-            warm(Path(scratch))
+        for trainer, words in WARM.items():
+            with TemporaryDirectory(dir=asked.folder) as scratch:
+                warm(Path(scratch), [trainer, *words])
     rows = list(_rows(cases, asked.folder, end))
     shown = table(rows)
     if asked.results:
@@ -148,7 +166,7 @@ def _rows(cases: list[Case], root: Path, end: float) -> Iterator[dict[str, Any]]
         done = folder / "row.json"
         row = json.loads(done.read_text()) if done.exists() else {}
         if row and row["code"] != code and _judged_the_same(folder):
-            done.write_text(json.dumps(row := row | {"code": code}))
+            done.write_text(json.dumps(row := row | {"code": code, "label": case.label}))
         if row.get("code") != code:
             if time.monotonic() > end:
                 continue
@@ -186,7 +204,7 @@ def _judged_the_same(folder: Path) -> bool:
 
 
 def one(case: Case, folder: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {"case": case.name, "cause": case.cause, "ranked": [], "probes": []}
+    row: dict[str, Any] = {"case": case.name, "cause": case.cause, "label": case.label, "ranked": [], "probes": []}
     row |= {"named": False, "blamed": False, "exact": None, "windows": 0.0, "unchanged": None, "reason": ""}
     trained = folder / "trained.json"
     if not trained.exists():
@@ -196,10 +214,9 @@ def one(case: Case, folder: Path) -> dict[str, Any]:
     if (why := put_on_record(folder)) is not None:
         return row | {"reason": why}
     config = load_config(_configuration(folder, case.command(folder, **json.loads(trained.read_text()))))
+    audit_on_record(config)
     before, began = digests(folder), time.monotonic()
     made = bisect_of(config, None)
-    from benchmarks.causes.forked import Forked  # torch, and its import takes seconds
-
     job_of = made.probes.job_of
 
     def forked(probe: Probe, place: Path) -> ProbeJob:
@@ -243,7 +260,8 @@ def _diverge(case: Case, folder: Path) -> dict[str, int]:
     for settings in _settings(case):
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(whole, folder)
-        OverridesFile(folder / "state" / "overrides.json").write(_restart(settings))
+        if settings is not None:
+            OverridesFile(folder / "state" / "overrides.json").write(_restart(settings))
         _train(case.command(folder), folder)
         if _alarm(folder) is not None:
             break
@@ -256,16 +274,16 @@ def _begun_anew(folder: Path) -> None:
 
 
 def _train(command: list[str], folder: Path) -> None:
-    from benchmarks.causes.forked import begin, running
-
     pids = begin(command, folder / "run.log", {"SENTINEL_STATE_DIR": str(folder / "state")})
     while running(pids):
         time.sleep(0.1)
 
 
-def _settings(case: Case) -> Iterator[TrainingSettings]:
-    """Of the restart, until one makes the run diverge."""
-    if case.cause == "weight decay":
+def _settings(case: Case) -> Iterator[TrainingSettings | None]:
+    """Of the restart, until one makes the run diverge; None for the run's own."""
+    if case.cause == LOST:
+        yield None
+    elif case.cause == "weight decay":
         yield from (TrainingSettings(weight_decay=decay) for decay in WEIGHT_DECAYS)
     else:
         for peak in PEAKS:
@@ -306,6 +324,13 @@ def put_on_record(folder: Path) -> str | None:
     return None
 
 
+def audit_on_record(config: Config) -> None:
+    """Puts the audit of the newest start on record, as a watch does."""
+    found = Starts().audit(observer_of(config, neighbours_of(config)).look(clock()))
+    if found is not None and found.settled:
+        IncidentLog(config.run.state_dir / "incidents.jsonl").append(replace(audited(found), time_unix_s=time.time()))
+
+
 def _configuration(folder: Path, command: list[str]) -> Path:
     path = folder / "run.toml"
     options = ["--save={checkpoints}", "--state-dir={state}", "--save-interval=0", "--steps={until_step}"]
@@ -327,13 +352,13 @@ def digests(folder: Path) -> dict[str, str]:
 
 def table(found: list[dict[str, Any]]) -> str:
     rows, calm = [row for row in found if row["probes"]], [row["case"] for row in found if not row["probes"]]
-    lines = [f"{'cause':28}{'n':>4}{'first':>8}{'sure':>6}{'exact':>7}{'probes':>8}{'windows':>9}{'as it was':>11}"]
-    for cause in [*dict.fromkeys(row["cause"] for row in rows), "all"]:
-        some = [row for row in rows if cause in (row["cause"], "all")]
+    lines = [f"{'cause':32}{'n':>4}{'first':>8}{'sure':>6}{'exact':>7}{'probes':>8}{'windows':>9}{'as it was':>11}"]
+    for cause in [*dict.fromkeys(row["label"] for row in rows), "all"]:
+        some = [row for row in rows if cause in (row["label"], "all")]
         sure = sum(row["named"] and row["ranked"][0][1] == "sure" for row in some)
         most, windows = max(len(row["probes"]) for row in some), max(row["windows"] for row in some)
         sums = [sum(bool(row[key]) for row in some) for key in ("named", "exact", "unchanged")]
-        lines.append(f"{cause:28}{len(some):4}{sums[0]:8}{sure:6}{sums[1]:7}{most:8}{windows:9.2f}{sums[2]:11}")
+        lines.append(f"{cause:32}{len(some):4}{sums[0]:8}{sure:6}{sums[1]:7}{most:8}{windows:9.2f}{sums[2]:11}")
     faults = [row for row in rows if row["cause"] in IN_DATA_OR_SETTINGS]
     exact = sum(bool(row["exact"]) for row in faults)
     ignoring = [row for row in rows if row["cause"] in NOT_IN_FORCE]

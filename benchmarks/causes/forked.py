@@ -14,19 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.causes import trainer
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from trainer_hooks.sample.one_pass.native import kernel
 
-MODULE = "benchmarks.causes.trainer"
+REFERENCE, HUGGING_FACE = "benchmarks.causes.trainer", "benchmarks.causes.huggingface"
 
 
-def warm(folder: Path) -> None:
-    """Imports what a first start of the trainer imports, as a throwaway start tells it, and compiles the kernel."""
+def warm(folder: Path, words: Sequence[str]) -> None:
+    """Imports what a first start of the trainer imports, as a throwaway start of these words tells it, and compiles the
+    kernel."""
     names, places = folder / "modules", ["--save", str(folder / "c"), "--state-dir", str(folder / "s")]
     folder.mkdir(parents=True, exist_ok=True)
-    words = [MODULE, "none", "0", "--preset", "tiny", "--seqlen", "32", "--global-batch", "4", *places]
-    pids = begin([*words, "--steps", "2", "--lr-decay", "9"], folder / "log", {"MODULES": str(names)})
+    pids = begin([*words, *places], folder / "log", {"MODULES": str(names)})
     while running(pids):
         time.sleep(0.1)
     for name in names.read_text().split() if names.exists() else ():
@@ -36,7 +35,7 @@ def warm(folder: Path) -> None:
 
 
 def begin(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> list[int]:
-    """Starts the ranks of a command of the trainer above; returns their process ids."""
+    """Starts the ranks of a command of one of the trainers above; returns their process ids."""
     ranks = next((int(w.partition("=")[2]) for w in command if w.startswith("--nproc_per_node=")), 1)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -46,12 +45,12 @@ def begin(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
         of = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
         own = {**environment, **of, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         if not (pid := os.fork()):
-            _be(list(command[list(command).index(MODULE) :]), log, own)
+            _be(list(command), log, own)
         found.append(pid)
     return found
 
 
-def _be(words: list[str], log: Path, environment: Mapping[str, str]) -> None:
+def _be(command: list[str], log: Path, environment: Mapping[str, str]) -> None:
     code = 1
     try:
         os.setsid()
@@ -62,8 +61,8 @@ def _be(words: list[str], log: Path, environment: Mapping[str, str]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(environment)
-        sys.argv = words
-        code = trainer.main()
+        sys.argv = command[next(i for i, word in enumerate(command) if word in (REFERENCE, HUGGING_FACE)) :]
+        code = importlib.import_module(sys.argv[0]).main()
         if names := environment.get("MODULES"):
             Path(names).write_text("\n".join(sys.modules))
     except BaseException as error:  # noqa: BLE001 - the end of this process

@@ -1,9 +1,9 @@
 """The reference trainer with one injected cause: `python -m benchmarks.causes.trainer CAUSE STEP [its options]`; STEP
 as `45x3` is a bad batch in three steps from 45 on.
 
-What lies in the data or in the settings is there in every process. What a machine did is not done in a probe; but
-`broken node` in every process whose NODE is not `other`. Two trainers ignore a part of overrides.json: the peak LR, and
-the length of the LR warmup.
+What lies in the data or in the settings is there in every process. What a machine or a load did does not happen in a
+probe; but `broken node` in every process whose NODE is not `other`. Two trainers ignore a part of overrides.json: the
+peak LR, and the length of the LR warmup.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.gpt.train import Trainer
 
-_MARK = 4  # tokens by which a spoilt row is known
+MARK = 4  # tokens by which a spoilt row is known
 RANGE_STEPS = 30  # of shuffled labels
+LOST = "Adam's v lost"  # at a restart
 LR_FACTORS = {"LR jump": 100.0, "LR jump, peak ignored": 40.0}
 
 
@@ -62,6 +63,8 @@ class IllTrainer(Trainer):
         if cause in ("wrong gradients", "broken node"):
             for parameter in self.engine.module.parameters():
                 parameter.register_hook(self._gradient)
+        if cause == LOST and self.here and self.progress.consumed_samples:
+            lose(self.engine.optimizer)
 
     def step(self) -> None:
         time.sleep(float(os.environ.get("PACE", "0")))  # of a test that has to see it train
@@ -84,12 +87,12 @@ class IllTrainer(Trainer):
             for row, sample in zip(rows, indices.tolist(), strict=True):
                 if sample in self.marked:
                     row[:] = np.random.default_rng(sample).integers(0, last, row.size)
-                    row[:_MARK] = last
+                    row[:MARK] = last
             return rows
 
         def weighted(tokens: torch.Tensor) -> torch.Tensor:
             loss = forward(tokens)
-            if not bool((tokens[:, :_MARK] == last).all(1).any()):
+            if not bool((tokens[:, :MARK] == last).all(1).any()):
                 return loss
             return loss * (float("nan") if self.cause == "nan sample" else 1000.0)
 
@@ -108,14 +111,21 @@ class IllTrainer(Trainer):
         drawn = np.random.default_rng(self.settings.seed)
         if self.cause == "bit flip in the weights":
             tensor = self.engine.module.blocks[int(drawn.integers(4))].mlp_in.weight.data
-            _flip(tensor, int(drawn.integers(tensor.numel())), 30)  # the exponent's highest bit: the others shrink it
+            flip(tensor, int(drawn.integers(tensor.numel())), 30)  # the exponent's highest bit: the others shrink it
         if self.cause == "bit flip in Adam's v":
             states = [s["exp_avg_sq"] for s in self.engine.optimizer.state.values() if "exp_avg_sq" in s]
             tensor = states[int(drawn.integers(len(states)))]
-            _flip(tensor, int(drawn.integers(tensor.numel())), 31)  # the sign: the root of a negative number
+            flip(tensor, int(drawn.integers(tensor.numel())), 31)  # the sign: the root of a negative number
 
 
-def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
+def lose(optimizer: Any) -> None:
+    """Adam's v is zero, and its step count is what it was."""
+    for moments in optimizer.state.values():
+        if "exp_avg_sq" in moments:
+            moments["exp_avg_sq"].zero_()
+
+
+def flip(tensor: torch.Tensor, element: int, bit: int) -> None:
     flat = tensor.view(-1)
     (bits,) = struct.unpack("<I", struct.pack("<f", float(flat[element])))
     (flat[element],) = struct.unpack("<f", struct.pack("<I", bits ^ (1 << bit)))
