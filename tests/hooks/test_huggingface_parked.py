@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,8 +14,9 @@ from benchmarks.in_place import put
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings, encode_overrides
 from sentinel.vocabulary.parking import ParkRequest, ReleaseRequest, ResumeRequest, encode_request
 from sentinel.vocabulary.sample import Parked, Released, RunFinished, RunStarted, Sample
-from tests.adapters.pagers import free_port, until
+from tests.adapters.pagers import until
 from tests.hooks.trainer import records
+from tests.support.forked_programs import Forked
 from trainer_hooks.errors import Guard
 from trainer_hooks.integrations.huggingface_parked import ParkedTrainer, ResumedInPlace
 
@@ -27,12 +25,10 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # several processes s
 ROOT = Path(__file__).parents[2]
 
 
-def started(folder: Path, *more: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)}
+def started(folder: Path, *more: str) -> Forked:
     folder.mkdir(exist_ok=True)
-    with (folder / "log").open("wb") as log:
-        command = [sys.executable, "-m", "tests.hooks.parked_llama", str(folder), *more]
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
+    log = folder / "log"
+    return Forked("tests.hooks.parked_llama", str(folder), *more, cwd=folder, stdout=log, stderr=log)
 
 
 def digests(folder: Path) -> list[str]:
@@ -82,7 +78,6 @@ def test_a_trainer_goes_on_in_place_as_a_new_process_would_and_takes_back_what_w
         assert process.wait(60) == 0
     finally:
         process.kill()
-        process.wait(60)
     told = records(folder)
     began = [r for r in told if isinstance(r, RunStarted)]
     assert [(r.in_place, r.can_park, r.resumed_from) for r in began] == [

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +13,9 @@ import pytest
 from benchmarks.in_place import put
 from sentinel.vocabulary.parking import ParkRequest, ReleaseRequest, ResumeRequest, encode_request
 from sentinel.vocabulary.sample import MemoryTarget, Parked, Released, RunFinished, RunStarted, Sample
-from tests.adapters.pagers import free_port, until
+from tests.adapters.pagers import until
 from tests.hooks.trainer import records
+from tests.support.forked_programs import Forked
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # several processes start, on however few processors
 
@@ -24,13 +23,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def training(folder: Path, *more: str, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
-    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}") if ranks > 1 else ()
-    command = [sys.executable, *launcher, str(ROOT / "examples" / "deepspeed_in_place.py"), "--output", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)}
+def training(folder: Path, *more: str, ranks: int) -> Iterator[Forked]:
     folder.mkdir(exist_ok=True)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*command, *more], env=environment, stdout=log, stderr=log)
+    words, log = ("--output", str(folder), *more), folder / "log"
+    process = Forked(str(ROOT / "examples" / "deepspeed_in_place.py"), *words, ranks=ranks, stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -65,7 +61,7 @@ def test_a_loop_goes_on_in_place_as_a_new_process_would_and_ends_by_the_deadline
         put(folder / "state" / "RESUME", encode_request(resume))
         until(lambda: any(r.attempt == 2 and isinstance(r, Sample) and r.global_step > 35 for r in records(folder)))
         park(folder, "incident-1-r3", attempt=2, deadline_s=3.0)
-        assert process.wait(60) == (os.EX_TEMPFAIL if ranks == 1 else 1)  # torchrun has a code of its own
+        assert process.wait(60) == os.EX_TEMPFAIL
     assert "sentinel: parked too long; the process ends with exit code 75" in (folder / "log").read_text()
     told = records(folder)
     began = [r for r in told if isinstance(r, RunStarted)][-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import psutil
 from sentinel.adapters.journal import Journals
 from sentinel.vocabulary.sample import Record, RunStarted, Sample
 from tests.adapters.pagers import until
+from tests.support.forked_programs import forked
 
 SMALL = ("--seqlen", "32", "--global-batch", "4", "--lr", "1e-3", "--lr-warmup", "5", "--validation-batches", "1")
 
@@ -22,8 +23,11 @@ def command(folder: Path, *more: str, ranks: int = 1) -> list[str]:
     launcher = ["-m"]
     if ranks > 1:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", "-m"]
-    files = ("--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state"))
-    return [sys.executable, *launcher, "trainer_hooks.gpt", *SMALL, *files, *more]
+    return [sys.executable, *launcher, "trainer_hooks.gpt", *_words(folder, more)]
+
+
+def _words(folder: Path, more: Sequence[str]) -> list[str]:
+    return [*SMALL, "--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state"), *more]
 
 
 def environment() -> dict[str, str]:
@@ -32,15 +36,7 @@ def environment() -> dict[str, str]:
 
 def train(folder: Path, *more: str, ranks: int = 1, expect: int = 0) -> subprocess.CompletedProcess[str]:
     folder.mkdir(exist_ok=True)
-    ran = subprocess.run(
-        command(folder, *more, ranks=ranks),
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    ran = forked("trainer_hooks.gpt", *_words(folder, more), ranks=ranks, cwd=folder, env=environment())
     assert ran.returncode == expect, f"exit {ran.returncode}\n{ran.stdout[-1500:]}\n{ran.stderr[-3000:]}"
     return ran
 
