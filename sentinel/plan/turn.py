@@ -109,14 +109,17 @@ def _without_incident(facts: Facts, policy: Policy) -> Turn:
 
 
 def _tried_before(facts: Facts, policy: Policy) -> tuple[str, ...]:
-    """The rungs of the incident before, where its recovery did not hold: the onset lies within `hold_steps` of the step
-    at which it was closed."""
-    before = facts.incidents[-1] if facts.incidents else None
-    if before is None or before.closed_step is None or facts.verdict.onset_range is None:
-        return ()
-    if facts.verdict.onset_range[0] > before.closed_step + policy.hold_steps:
-        return ()
-    return (*before.tried_before, *before.restarted_by)
+    """The rungs of the incidents before, where the last recovery did not hold: the onset lies within `hold_steps` of
+    the step at which that incident was closed. Incidents since then that healed end nothing."""
+    onset, since = facts.verdict.onset_range, tuple[str, ...]()
+    for before in reversed(facts.incidents if onset is not None else ()):
+        if before.outcome == "healed":
+            since = (*before.restarted_by, *since)
+        elif before.closed_step is None or onset is None or abs(onset[0] - before.closed_step) > policy.hold_steps:
+            return ()
+        else:
+            return (*before.tried_before, *before.restarted_by, *since)
+    return ()
 
 
 def _stopped(facts: Facts, failure: Failure, memory: Memory) -> Turn:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.policy import Policy
@@ -25,6 +28,9 @@ POLICY = Policy(mode="act", ladder=LADDER, hold_steps=500)
 WAITED, SKIPPED = Wait(rung="b", hypothesis="…", from_step=1, until_step=2), Skip(rung="c", hypothesis="…", reason="…")
 
 
+HEALED, UNDONE = incident(status="closed", outcome="healed"), incident(status="closed", outcome="undone", attempt=0)
+
+
 def before(*rungs: str, closed_step: int | None = 600, **more: Any) -> Incident:
     rollbacks = [replace(decision(), rung=name) for name in rungs]
     ended = {"status": "closed", "outcome": "recovered", "closed_step": closed_step}
@@ -34,18 +40,22 @@ def before(*rungs: str, closed_step: int | None = 600, **more: Any) -> Incident:
 @pytest.mark.parametrize(
     ("onset", "earlier", "tried"),
     [
-        (1100, before("a"), ("a",)),
-        (1101, before("a"), ()),
-        (700, before("a", closed_step=None), ()),  # it healed, was undone, or its log is older
-        (700, before("b", tried_before=("a",)), ("a", "b")),
-        (700, before("a", waits=[WAITED], skips=[SKIPPED]), ("a",)),
+        (1100, [before("a")], ("a",)),
+        (1101, [before("a")], ()),
+        (99, [before("a")], ()),  # begun anew by a person
+        (700, [before("a", closed_step=None)], ()),  # its log is older
+        (700, [before("b", tried_before=("a",))], ("a", "b")),
+        (700, [before("a", waits=[WAITED], skips=[SKIPPED])], ("a",)),
+        (700, [before("a"), HEALED], ("a",)),
+        (700, [before("a"), UNDONE], ()),
+        (700, [HEALED], ()),
     ],
 )
 def test_the_rungs_of_a_recovery_that_did_not_hold_are_recorded(
-    onset: int, earlier: Incident, tried: tuple[str, ...]
+    onset: int, earlier: list[Incident], tried: tuple[str, ...]
 ) -> None:
     verdict = replace(DIVERGED, onset_range=(onset, onset + 2), alarm_step=onset + 9)
-    (event,) = decide(look(verdict=verdict, incidents=(earlier,)), POLICY, Memory()).records
+    (event,) = decide(look(verdict=verdict, incidents=tuple(earlier)), POLICY, Memory()).records
     assert isinstance(event, Opened)
     assert event.tried_before == tried
 
@@ -53,17 +63,27 @@ def test_the_rungs_of_a_recovery_that_did_not_hold_are_recorded(
 @pytest.mark.parametrize(
     ("tried_before", "tried", "left"),
     [
-        ((), "", "abc"),
-        (("a",), "", "bc"),
-        (("a",), "bc", "a"),  # then those of before once more, as far as the budget reaches
-        (("a", "b", "c"), "", "abc"),
-        (("a", "b", "c"), "a", "bc"),
-        ((), "abc", ""),
+        ("", "", "abc"),
+        ("a", "", "bca"),
+        ("a", "bc", "a"),
+        ("ab", "", "cab"),
+        ("abca", "", "bca"),
+        ("abc", "a", "bc"),
+        ("", "abc", ""),
     ],
 )
-def test_rungs_of_before_are_the_last_that_are_left(tried_before: tuple[str, ...], tried: str, left: str) -> None:
-    found = before(*tried, tried_before=tried_before)
+def test_rungs_of_before_are_the_last_that_are_left_the_oldest_first(tried_before: str, tried: str, left: str) -> None:
+    found = before(*tried, tried_before=tuple(tried_before))
     assert "".join(rung.name for rung in rungs_left(found, POLICY)) == left
+
+
+@given(st.lists(st.sampled_from("aabc"), max_size=5), st.integers(1, 12))
+def test_in_a_chain_of_relapses_every_rung_is_used_as_often_as_any_other(names: list[str], relapses: int) -> None:
+    ladder = tuple(Rung(name=name, hypothesis="…", reseed=True) for name in [*names, "z"])
+    used: list[str] = []
+    for _ in range(relapses):
+        used.append(rungs_left(before(tried_before=tuple(used)), replace(POLICY, ladder=ladder))[0].name)
+    assert used == list(islice(cycle([*names, "z"]), relapses))
 
 
 def test_both_are_read_back_from_the_log_and_left_out_where_they_say_nothing() -> None:

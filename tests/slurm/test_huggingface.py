@@ -13,7 +13,9 @@ from tests.slurm.cluster import Cluster
 from tests.support.rescued_runs import CONFIGURATION, PROGRAM, ROOT, assert_rescued
 from tests.support.slurm_runs import incidents, job_script
 
-pytestmark = pytest.mark.soak  # the array of the reference trainer, and this trainer on two ranks, are in the second tier
+pytestmark = (
+    pytest.mark.soak
+)  # the array of the reference trainer, and this trainer on two ranks, are in the second tier
 
 
 @pytest.mark.timeout(900)

@@ -56,7 +56,8 @@ def _opened(event: Opened) -> str:
     onset, found = event.onset_range, event.moved_first
     when = f", onset at step {onset[0]} to {onset[1]}, seen at {event.alarm_step}" if onset else ""
     led = "" if found is None else f"; {found.sentence}"
-    again = "" if not event.tried_before else f"; the recovery before did not hold: after {event.tried_before[-1]!r}"
+    tried = ", ".join(map(repr, event.tried_before))
+    again = f"; what was restarted by {tried} did not hold: the ladder goes on" if tried else ""
     return f"opened{when}: {event.reason}{led}{again}"
 
 

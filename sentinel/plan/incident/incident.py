@@ -201,7 +201,7 @@ class Incident:
     note: str | None = None  # the sentence that it was stopped or closed with
     closed_unix_s: float | None = None
     closed_step: int | None = None  # the last judged step then, where its restart recovered or held
-    tried_before: tuple[str, ...] = ()  # rungs of the incident before, whose recovery did not hold
+    tried_before: tuple[str, ...] = ()  # rungs that the run was restarted by before, whose recovery did not hold
     undoing: str | None = None  # what an unfinished undo was begun of: a rollback's id, or its own for all of it
     undo_after_attempt: int | None = None  # the newest attempt then, 0 for none; None: an older log has no word
     undo_known_jobs: tuple[str, ...] = ()  # what ran or waited then, as a launcher names it
@@ -261,8 +261,9 @@ class Incident:
 
     @property
     def failed_restarts(self) -> int:
-        """Rollbacks so far, and rungs that were tried beside the run."""
-        return sum(r.probe is None for r in self.rollbacks) + sum(len(tried.rungs) for tried in self.side_by_side)
+        """Rollbacks so far, rungs that were tried beside the run, and those before it whose recovery did not hold."""
+        beside = sum(len(tried.rungs) for tried in self.side_by_side)
+        return sum(r.probe is None for r in self.rollbacks) + beside + len(self.tried_before)
 
     @property
     def spent_gpu_hours(self) -> float:

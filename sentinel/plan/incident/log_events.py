@@ -109,7 +109,7 @@ class Opened(OfIncident, kind="opened"):
     baseline: Baseline
     overrides: WrittenOverrides | None = None  # overrides.json as it was; None where there was none
     ignored: str | None = None  # the rollback whose missing effect it is about
-    tried_before: tuple[str, ...] = ()  # rungs of the incident before, whose recovery did not hold
+    tried_before: tuple[str, ...] = ()  # rungs that the run was restarted by before, whose recovery did not hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

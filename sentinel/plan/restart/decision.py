@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
@@ -41,20 +41,24 @@ def plan_recovery(facts: Facts, policy: Policy) -> Plan:
 
 def rungs_left(incident: Incident, policy: Policy) -> tuple[Rung, ...]:
     """The rungs for the incident's instability that were not tried yet, by their names: the ladder may have been edited
-    since the incident began. First those that the incident before, where its recovery did not hold, was not restarted
-    by either."""
-    ladder = policy.ladder_for(incident.instability)
-    return _without(ladder, (*incident.tried_before, *incident.tried)) or _without(ladder, incident.tried)
-
-
-def _without(ladder: Sequence[Rung], names: Iterable[str]) -> tuple[Rung, ...]:
-    tried, left = list(names), []
-    for rung in ladder:
+    since the incident began. Those come last that the incidents before, whose recovery did not hold, were restarted by;
+    of them the one first that was used the longest ago."""
+    ladder, tried, left = policy.ladder_for(incident.instability), list(incident.tried), []
+    names = [rung.name for rung in ladder]
+    by_last_use = sorted(range(len(ladder)), key=lambda place: _last_use(place, names, incident.tried_before))
+    for rung in (ladder[place] for place in by_last_use):
         if rung.name in tried:
             tried.remove(rung.name)
         else:
             left.append(rung)
     return tuple(left)
+
+
+def _last_use(place: int, names: Sequence[str], used: Sequence[str]) -> int:
+    """Where the rung stands last among the used ones, -1 where it does not; rungs of one name were used in turn."""
+    same = [other for other, name in enumerate(names) if name == names[place]]
+    uses = [at for at, name in enumerate(used) if name == names[place]]
+    return max(uses[same.index(place) :: len(same)], default=-1)
 
 
 def decide_rung(incident: Incident, facts: Facts, policy: Policy) -> Plan:

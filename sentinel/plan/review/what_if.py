@@ -173,6 +173,8 @@ def what_was_seen(facts: Facts) -> Iterator[tuple[str, str]]:
     if (incident := facts.open_incident) is not None:
         tried = ", ".join(f"{r.rung!r} ({r.result or r.proof or 'under way'})" for r in incident.rollbacks)
         yield "incident", f"{incident.id} is {incident.status}; tried: {tried or 'nothing yet'}"
+        if incident.tried_before:
+            yield "before it", f"restarted by {', '.join(map(repr, incident.tried_before))}, which did not hold"
     for name, found in (("start", facts.on_demand.start), ("recovery", facts.on_demand.recovery)):
         if found is not None:
             yield name, found.reason
