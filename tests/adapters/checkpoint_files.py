@@ -8,6 +8,7 @@ import os
 import struct
 import warnings
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,29 @@ def hugging_face(folder: Path, step: int, *, shards: int = 2, nan: bool = False)
     for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"):
         save(tag / name, tensors(step))
     return tag
+
+
+MAKERS: dict[str, Callable[..., Path]] = {
+    "deepspeed": deepspeed,
+    "zero 0": lambda f, s: deepspeed(f, s, zero=0),
+    "zero 3": lambda f, s: deepspeed(f, s, zero=3),
+    "megatron-deepspeed": lambda f, s: deepspeed(f, s, data=2, model=4, layers=3),
+    "megatron-lm": megatron_lm,
+    "megatron-lm, distributed optimizer": lambda f, s: megatron_lm(f, s, distributed=True),
+    "megatron-lm, one pipeline stage": lambda f, s: megatron_lm(f, s, pipeline=1),
+    "torch_dist": torch_dist,
+    "hugging face": hugging_face,
+    "torchtitan": torchtitan,
+    "olmo-core": olmo_core,
+    "lightning": lightning,
+    "lightning, sharded": lightning_sharded,
+    "composer": composer,
+    "composer, sharded": composer_sharded,
+    "hugging face, fsdp": hugging_face_fsdp,
+    "megatron-lm, torch_dcp": torch_dcp_of_megatron,
+    "megatron-lm, torch_dist": torch_dist_without_common,
+}
+"""What writes a checkpoint of each kind into a folder, of a step."""
 
 
 def digests(folder: Path) -> dict[str, str]:

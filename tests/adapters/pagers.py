@@ -174,20 +174,9 @@ def receiver(port: int = 0, certificate: tuple[Path, Path] | None = None) -> Ite
 def certificate_for_localhost(folder: Path) -> tuple[Path, Path]:
     """A certificate of our own making, and its key."""
     certificate, key = folder / "localhost.pem", folder / "localhost.key"
-    line = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
+    line = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    files = ["-out", str(certificate), "-keyout", str(key)]
+    files = ["-days", "2", "-out", str(certificate), "-keyout", str(key)]
     subprocess.run([*line, *names, *files], check=True, capture_output=True, timeout=60)
     return certificate, key
 

@@ -12,33 +12,9 @@ import pytest
 
 from sentinel.adapters.checkpoints import PINNED, QUARANTINE, Checkpoints, room_for
 from sentinel.vocabulary.errors import QuarantineError
-from tests.adapters.checkpoint_files import deepspeed, digests, hugging_face, megatron_lm, save, tensors
+from tests.adapters.checkpoint_files import deepspeed, digests, megatron_lm, save, tensors
 
 WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
-
-
-@pytest.mark.parametrize("make", [deepspeed, megatron_lm, hugging_face])
-def test_a_pin_outlives_retention_and_brings_the_checkpoint_back(tmp_path: Path, make: object) -> None:
-    tag = make(tmp_path, 10).name  # type: ignore[operator]
-    make(tmp_path, 20)  # type: ignore[operator]
-    seen, before = Checkpoints(tmp_path), digests(tmp_path)
-    for _ in range(2):
-        seen.pins.pin(tag)
-    assert seen.pins.tags() == (tag,)
-    assert [c.global_step for c in seen.list()] == [10, 20]
-    shutil.rmtree(tmp_path / tag)  # what keep-last-k does
-    for _ in range(2):
-        seen.pins.restore(tag)
-    assert digests(tmp_path) == before
-    assert seen.verify(tag).verified
-    assert seen.pins.tags() == (tag,)
-
-
-def test_a_pin_takes_no_space_while_its_checkpoint_is_there(tmp_path: Path) -> None:
-    tag = deepspeed(tmp_path, 10)
-    Checkpoints(tmp_path).pins.pin(tag.name)
-    pinned = tmp_path / PINNED / tag.name
-    assert all((pinned / p.name).stat().st_ino == p.stat().st_ino for p in tag.iterdir())
 
 
 @pytest.mark.parametrize("links_before_the_crash", range(4))
@@ -140,7 +116,7 @@ def test_unpinning_moves_into_the_quarantine_and_deletes_nothing(tmp_path: Path)
         pins.restore(tag.name)
 
 
-@pytest.mark.parametrize("error", [errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK])
+@pytest.mark.parametrize("error", [errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.EIO])
 def test_a_filesystem_without_hard_links_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
@@ -150,8 +126,9 @@ def test_a_filesystem_without_hard_links_is_refused_with_the_reason(
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr("os.link", refuses)
-    pins = Checkpoints(tmp_path).pins
-    with pytest.raises(QuarantineError, match=f"makes no hard link .{os.strerror(error)}"):
+    pins, why = Checkpoints(tmp_path).pins, os.strerror(error)
+    said = f"can't be linked to .*: {why}" if error == errno.EIO else f"makes no hard link .{why}"
+    with pytest.raises(QuarantineError, match=said):
         pins.pin(tag)
     assert pins.tags() == ()
 
@@ -183,13 +160,6 @@ def test_too_little_room_is_told(
 ) -> None:
     room = room_for(tmp_path, needed, files, statvfs=lambda _: status)
     assert room.problem is None if says is None else room.problem is not None and says in room.problem
-
-
-def test_room_is_asked_of_the_real_filesystem(tmp_path: Path) -> None:
-    room = room_for(tmp_path, 1)
-    assert room.problem is None
-    assert room.free_bytes > 0
-    assert room_for(tmp_path, 1 << 62).problem is not None
 
 
 def test_room_for_saves_is_asked_for_by_the_newest_checkpoints_size(tmp_path: Path) -> None:
@@ -269,17 +239,6 @@ def test_a_pin_whose_checkpoint_has_a_file_more_or_less_is_another_one(tmp_path:
     next(tag.iterdir()).unlink()
     with pytest.raises(QuarantineError, match="would overwrite it"):
         pins.restore(tag.name)
-
-
-def test_a_file_that_can_not_be_linked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tag = deepspeed(tmp_path, 10).name
-
-    def refuses(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr("os.link", refuses)
-    with pytest.raises(QuarantineError, match=r"can't be linked to .*: Input/output error"):
-        Checkpoints(tmp_path).pins.pin(tag)
 
 
 @pytest.mark.parametrize("error", [errno.EXDEV, errno.EIO])

@@ -266,16 +266,6 @@ def test_any_damage_is_answered_by_a_sentence_in_one_line(originals: dict[str, P
         assert problem is None or ("\n" not in problem and problem.isprintable())
 
 
-def test_a_shard_far_smaller_than_its_siblings_is_told(tmp_path: Path) -> None:
-    deepspeed(tmp_path, 10)
-    tag = deepspeed(tmp_path, 20)
-    save(tag / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", {"weights": torch.ones(10)})
-    problem = str(Checkpoints(tmp_path).verify(tag.name).problem)
-    assert "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt has" in problem
-    assert "in global_step10" in problem
-    assert Checkpoints(tmp_path).verify("global_step10").verified
-
-
 def test_the_format_of_before_torch_1_6_can_be_verified_by_a_manifest_alone(copy: Callable[[str], Copy]) -> None:
     old = copy("deepspeed")
     shard = old.path / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"

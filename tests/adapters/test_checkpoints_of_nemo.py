@@ -168,11 +168,6 @@ def test_what_is_missing_is_named(tmp_path: Path, gone: str, says: str) -> None:
     assert says in str(verified.problem)
 
 
-def test_nan_in_the_weights_is_found(tmp_path: Path) -> None:
-    tag = nemo(tmp_path, 9, nan=True)
-    assert str(Checkpoints(tmp_path).verify(tag.name).problem).endswith("(float32) holds nan")
-
-
 def test_a_file_of_nemo_1_is_no_target_and_is_not_pinned(tmp_path: Path) -> None:
     """NeMo 1 looks for `*last.ckpt` in every folder below: a pin, or a quarantine, would be resumed from."""
     path = tmp_path / "megatron_gpt--val_loss=5.01-step=900-consumed_samples=57600.0-last.ckpt"

@@ -63,6 +63,13 @@ def start(jobs: LocalJobs, command: list[str], tmp_path: Path, **extra: str) -> 
     return pid
 
 
+def reported(pid: int, **more: Any) -> RunStarted:
+    """As the process's own hook reports its start."""
+    began = psutil.Process(pid).create_time()
+    where: dict[str, Any] = {"host": socket.gethostname(), "pid": pid, "process_start_unix_s": began}
+    return RunStarted(attempt=1, time_unix_s=began, **where | more)
+
+
 def test_a_job_is_found_again_by_a_daemon_that_did_not_start_it(jobs: LocalJobs, tmp_path: Path) -> None:
     pid = start(jobs, SLEEP, tmp_path, SENTINEL_ROLLBACK="incident-1-r1")
     (found,) = LocalJobs(tmp_path / "state").writers()
@@ -101,13 +108,9 @@ def test_who_does_not_listen_is_made_to_end(jobs: LocalJobs, tmp_path: Path) -> 
 
 def test_a_trainer_that_a_person_started_is_found_by_its_journal(tmp_path: Path) -> None:
     with subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL, start_new_session=True) as trainer:
-        began = psutil.Process(trainer.pid).create_time()
-        also = RunStarted(
-            attempt=1, time_unix_s=began, host=socket.gethostname(), pid=trainer.pid, process_start_unix_s=began
-        )
-        jobs = LocalJobs(tmp_path / "state")
+        also, jobs = reported(trainer.pid), LocalJobs(tmp_path / "state")
         assert [w.pid for w in jobs.writers([also])] == [trainer.pid]
-        assert jobs.writers([replace(also, process_start_unix_s=began - 100)]) == ()
+        assert jobs.writers([replace(also, process_start_unix_s=also.time_unix_s - 100)]) == ()
         assert jobs.writers([replace(also, process_start_unix_s=None)]) == ()
         jobs.stop(grace_s=10, also=[also])
         assert trainer.wait(60) != 0
@@ -121,9 +124,7 @@ def test_what_a_process_that_ends_was_started_for_is_what_its_journal_reports(
     with subprocess.Popen(SLEEP, stdout=subprocess.PIPE, env=environment, start_new_session=True) as trainer:
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == b"up\n"
-        began = psutil.Process(trainer.pid).create_time()
-        named: dict[str, Any] = {"host": socket.gethostname(), "pid": trainer.pid, "process_start_unix_s": began}
-        started = RunStarted(attempt=2, time_unix_s=began, rollback="incident-1-r1", **named)
+        started = reported(trainer.pid, rollback="incident-1-r1")
         (writer,) = LocalJobs(tmp_path / "state").writers([started])
         trainer.kill()
     assert (writer.pid, writer.rollback, writer.not_ours) == (trainer.pid, rollback, None)
@@ -134,10 +135,7 @@ def test_a_process_of_that_number_here_is_not_the_trainer_that_a_journal_names_e
     tmp_path: Path, foreign: dict[str, str]
 ) -> None:
     with subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL, start_new_session=True) as other:
-        began = psutil.Process(other.pid).create_time()
-        named: dict[str, Any] = {"host": socket.gethostname(), "pid": other.pid, "process_start_unix_s": began}
-        here = RunStarted(attempt=1, time_unix_s=began, **named)
-        jobs = LocalJobs(tmp_path / "state")
+        here, jobs = reported(other.pid), LocalJobs(tmp_path / "state")
         assert [w.pid for w in jobs.writers([here])] == [other.pid]
         assert jobs.writers([replace(here, **foreign)]) == ()
         other.kill()
@@ -216,13 +214,9 @@ def test_a_launcher_is_the_runs_for_the_sake_of_its_ranks_and_no_shell_that_has_
 
 def test_a_copy_of_a_run_does_not_stop_the_trainer_of_the_original(tmp_path: Path) -> None:
     with typed(holding(tmp_path / "original"), tmp_path / "original") as trainer:
-        began = psutil.Process(trainer.pid).create_time()
-        copied = RunStarted(
-            attempt=1, time_unix_s=began, host=socket.gethostname(), pid=trainer.pid, process_start_unix_s=began
-        )
         jobs = LocalJobs(tmp_path / "copy")
         with pytest.raises(JobStillAlive, match="is named by a journal of this run, and reports to"):
-            jobs.stop(grace_s=0.2, also=[copied])
+            jobs.stop(grace_s=0.2, also=[reported(trainer.pid)])
         assert trainer.poll() is None
 
 

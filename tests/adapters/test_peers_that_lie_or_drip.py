@@ -89,12 +89,6 @@ def test_a_body_without_end_is_read_up_to_a_size() -> None:
         Api(Door(url=f"http://127.0.0.1:{port}", timeout_s=60)).scraped("{}", 0, 1)
 
 
-def test_a_redirect_is_not_followed() -> None:
-    says = Drip(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
-    with deceiving(says) as port, soon(), pytest.raises(ScrapeError, match="302"):
-        Api(Door(url=f"http://127.0.0.1:{port}", timeout_s=WITHIN_S)).scraped("{}", 0, 1)
-
-
 @pytest.mark.parametrize("spoils", [*DRIPS.values()][:-2], ids=[*DRIPS][:-2])
 def test_a_receiver_of_pages_that_drips_costs_one_try(spoils: Spoils) -> None:
     with deceiving(spoils) as port, soon():

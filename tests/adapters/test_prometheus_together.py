@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import random
-import re
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,41 +201,3 @@ def test_runs_with_any_names_are_told_apart_by_a_real_prometheus(
 
         until(told)
     assert losses == {name: {float(i)} for i, name in enumerate(NAMES)}
-
-
-@pytest.mark.full
-@pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed: apt-get install prometheus")
-def test_one_daemon_tells_which_of_the_runs_of_one_prometheus_has_diverged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    collectors = {name: StepCollector(name, 1) for name in ("ill", "well")}
-    with ExitStack() as stack:
-        exporters = [Exporter(c, ExporterSettings(port=0)) for c in collectors.values()]
-        for exporter in exporters:
-            stack.callback(exporter.close)
-        server = Server(tmp_path, [e.port for e in exporters])
-        stack.enter_context(server.running())
-        for name in collectors:
-            configured(tmp_path, name, server.url)
-        source = ScrapedRuns(Api(Door(url=server.url))).run("ill", 600.0)
-        seen_to = 0
-
-        def is_told(step: int) -> bool:
-            nonlocal seen_to
-            with suppress(ScrapeError):  # it is only beginning
-                seen_to = max([seen_to, *(sample.global_step for sample in seen(source.new()))])
-            return seen_to >= step
-
-        for last in range(25, 276, 25):  # so many from one scrape to the next, however long that is
-            for made in SAMPLES[last - 25 : last]:
-                for name, collector in collectors.items():
-                    ill = name == "ill" and made.global_step > 100
-                    collector.push(replace(made, loss=math.nan) if ill else made)
-            until(lambda last=last: is_told(last))  # type: ignore[misc]
-        look = [sys.executable, "-m", "sentinel", "watch", "--all", "--config-dir", str(tmp_path), "--once"]
-        ran = subprocess.run(look, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path)
-    verdicts = dict(re.findall(r"(ill|well): attempt 1 is (\w+)", ran.stderr))
-    assert verdicts["ill"] == "diverged"
-    assert verdicts["well"] in ("warming_up", "healthy"), ran.stderr
-    assert ran.returncode == 1

@@ -96,6 +96,16 @@ CHANGES: tuple[Callable[[Disk, int, int], None], ...] = (
 A_CHANGE = st.tuples(st.sampled_from(CHANGES), STEPS, st.integers(0, 4), st.sampled_from([0.0, 0.5, 1.9, 2.0, 5.0]))
 
 
+Change = tuple[Callable[[Disk, int, int], None], int, int, float]
+
+
+def made(there: Disk, changes: list[Change]) -> None:
+    for change, step, number, later_s in changes:
+        change(there, step, number)
+        there.stamp()
+        there.now_s += later_s
+
+
 def fresh(disk: Disk) -> SaveFolderSeen:
     return Checkpoints(disk.folder).look(fresh=True)
 
@@ -109,15 +119,12 @@ def disk() -> Iterator[Disk]:
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.lists(A_CHANGE, max_size=4), max_size=10))
 def test_once_all_was_asked_for_in_turn_what_is_remembered_is_what_a_fresh_look_finds(
-    polls: list[list[tuple[Callable[[Disk, int, int], None], int, int, float]]],
+    polls: list[list[Change]],
 ) -> None:
     with disk() as there:
         remembered = Checkpoints(there.folder, clock=lambda: there.now_s)
         for changes in polls:
-            for change, step, number, later_s in changes:
-                change(there, step, number)
-                there.stamp()
-                there.now_s += later_s
+            made(there, changes)
             remembered.look()
         for _ in range(3):  # eight checkpoints at most, four of them in each turn
             there.now_s += 5.0
@@ -128,15 +135,12 @@ def test_once_all_was_asked_for_in_turn_what_is_remembered_is_what_a_fresh_look_
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.lists(A_CHANGE, max_size=3), max_size=10))
 def test_every_poll_sees_what_came_what_went_what_latest_says_and_the_newest_two(
-    polls: list[list[tuple[Callable[[Disk, int, int], None], int, int, float]]],
+    polls: list[list[Change]],
 ) -> None:
     with disk() as there:
         remembered = Checkpoints(there.folder, clock=lambda: there.now_s)
         for changes in polls:
-            for change, step, number, later_s in changes:
-                change(there, step, number)
-                there.stamp()
-                there.now_s += later_s
+            made(there, changes)
             seen, now = remembered.look(), fresh(there)
             assert [c.tag for c in seen.checkpoints] == [c.tag for c in now.checkpoints]
             newest = [c.problem for c in seen.checkpoints[-2:]], [c.problem for c in now.checkpoints[-2:]]
@@ -156,6 +160,19 @@ def test_a_change_within_the_tick_of_the_last_one_is_seen(tmp_path: Path) -> Non
     assert [*listing.kinds] == ["one"]
 
 
+def settled(folder: Path, steps: range) -> tuple[Disk, Checkpoints]:
+    """Checkpoints of these steps that several polls have found whole."""
+    there = Disk(folder)
+    for step in steps:
+        there.save(step, 2)
+    there.stamp()
+    remembered = Checkpoints(folder, clock=lambda: there.now_s)
+    for _ in range(3):
+        there.now_s += 5.0
+        assert all(c.complete for c in remembered.look().checkpoints)
+    return there, remembered
+
+
 def test_what_changes_again_within_the_tick_of_its_last_change_is_seen_in_every_checkpoint(tmp_path: Path) -> None:
     there = Disk(tmp_path)
     for step in range(10, 200, 10):
@@ -170,28 +187,14 @@ def test_what_changes_again_within_the_tick_of_its_last_change_is_seen_in_every_
 
 
 def test_a_fresh_look_sees_what_no_time_tells(tmp_path: Path) -> None:
-    there = Disk(tmp_path)
-    for step in (10, 20, 30, 40):
-        there.save(step, 2)
-    remembered = Checkpoints(tmp_path, clock=lambda: there.now_s)
-    for _ in range(3):
-        there.now_s += 5.0
-        assert all(c.complete for c in remembered.look().checkpoints)
-    emptied = there.tag(10) / SHARD.format(0)
-    emptied.write_bytes(b"")
+    there, remembered = settled(tmp_path, range(10, 50, 10))
+    (there.tag(10) / SHARD.format(0)).write_bytes(b"")
     assert [c.complete for c in remembered.look(fresh=True).checkpoints] == [False, True, True, True]
     assert remembered.list() == remembered.look(fresh=True).checkpoints
 
 
 def test_another_folder_under_an_old_name_is_looked_at_by_the_next_poll(tmp_path: Path) -> None:
-    there = Disk(tmp_path)
-    for step in range(10, 200, 10):
-        there.save(step, 2)
-    there.stamp()
-    remembered = Checkpoints(tmp_path, clock=lambda: there.now_s)
-    for _ in range(3):
-        there.now_s += 5.0
-        assert all(c.complete for c in remembered.look().checkpoints)
+    there, remembered = settled(tmp_path, range(10, 200, 10))
     there.begin(500, 0)
     shutil.rmtree(there.tag(100))
     there.tag(500).rename(there.tag(100))

@@ -49,12 +49,6 @@ def test_a_chain_is_the_runs_to_its_last_link() -> None:
     assert seen(*chain, known=("20",)) == ["20", "21", "22"]
 
 
-def test_a_configured_name_finds_what_no_journal_has_named_yet() -> None:
-    assert seen(
-        SlurmJob(id="5", name="tr8", state="CONFIGURING"), SlurmJob(id="6", name="tr8-eval"), job_name="tr8"
-    ) == ["5"]
-
-
 def test_the_job_that_sentinel_runs_in_is_not_the_runs() -> None:
     assert seen(SlurmJob(id="99", name="tr8"), job_name="tr8") == []
 
@@ -69,16 +63,6 @@ def test_whatever_has_not_ended_may_write(state: str) -> None:
 @pytest.mark.parametrize("state", ["CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"])
 def test_what_has_ended_is_no_writer(state: str) -> None:
     assert seen(SlurmJob(id="5", state=state), known=("5",)) == []
-
-
-def test_another_runs_mark_is_another_runs_job() -> None:
-    ours = SlurmJob(id="5", comment=marked("", Mark(run="tr8", label="incident-1-r1", number=0)))
-    theirs = SlurmJob(id="6", comment=marked("", Mark(run="tr8-13B", label="incident-1-r1", number=0)))
-    assert seen(ours, theirs) == ["5"]
-
-
-def test_an_array_is_submitted_again_as_one_with_its_throttle() -> None:
-    assert resubmission((WAITING_TASKS, RUNNING_TASK), {}) == (Submission(group="7", array="1,2-4%1"),)
 
 
 @pytest.mark.parametrize("others", [(), (SlurmJob(id="9", array="7", tasks="5", state="PENDING"),)])
@@ -185,22 +169,14 @@ def test_a_mark_is_read_as_it_was_written_whatever_the_names(run: str, label: st
     assert comment.startswith(words.strip())
 
 
-@pytest.mark.parametrize(
-    ("state", "broken_off"),
-    [
-        ("TIMEOUT", True),
-        ("NODE_FAIL", True),
-        ("OUT_OF_MEMORY", True),
-        ("FAILED", True),
-        ("PREEMPTED", True),
-        ("COMPLETED", False),
-        ("CANCELLED", False),  # by a person, who will know why
-        ("RUNNING", False),
-        ("COMPLETING", False),
-    ],
-)
-def test_a_walltime_end_and_a_failed_node_are_no_persons_doing(state: str, broken_off: bool) -> None:
-    assert SlurmJob(id="5", state=state).broken_off is broken_off
+@pytest.mark.parametrize("state", ["TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "FAILED", "PREEMPTED"])
+def test_a_walltime_end_and_a_failed_node_are_no_persons_doing(state: str) -> None:
+    assert SlurmJob(id="5", state=state).broken_off
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "RUNNING", "COMPLETING"])
+def test_who_cancelled_a_job_will_know_why(state: str) -> None:
+    assert not SlurmJob(id="5", state=state).broken_off
 
 
 def test_the_task_at_the_anchor_becomes_a_job_of_its_own_before_the_rest() -> None:

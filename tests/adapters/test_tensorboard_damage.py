@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,16 +106,6 @@ def test_corrupt_files_that_do_not_span_the_cut_lie_where_they_lay(folder: Path)
     assert inventory(folder) == before
 
 
-def test_a_torn_end_of_a_file_that_does_not_span_the_cut_is_nothing_to_tell(folder: Path) -> None:
-    """As every trainer leaves it that was killed."""
-    first, last = folder / "events.out.tfevents.1.a", folder / "events.out.tfevents.3.c"
-    for path in (first, last):
-        path.write_bytes(path.read_bytes()[:-7])
-    report = TensorBoard(folder).cut(AT, **WHERE)
-    assert (report.cut, report.moved) == ([spanning(folder).name], [last.name])
-    assert report.sentences() == []
-
-
 def test_a_torn_last_record_is_told_and_kept_with_what_is_cut_off(folder: Path) -> None:
     whole = spanning(folder).read_bytes()
     spanning(folder).write_bytes(whole[:-7])
@@ -152,29 +143,36 @@ def test_a_file_that_is_written_to_while_it_is_read_is_kept_whole(
 HOLDS_OPEN = "import sys; file = open(sys.argv[1], 'ab'); print('open', flush=True); sys.stdin.read()"
 
 
+@contextmanager
+def holding_open(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    line = [sys.executable, "-c", HOLDS_OPEN, str(path)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"open\n"
+        yield writer
+        writer.kill()
+
+
+def named_after(writer: subprocess.Popen[bytes], path: Path) -> Path:
+    """The file under a name that says that this process wrote it."""
+    name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{writer.pid}.0.b"
+    return path.rename(path.with_name(name))
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_a_file_that_a_living_process_has_open_or_wrote_by_its_name_is_kept_whole(folder: Path, named: bool) -> None:
     """A writer that flushes rarely: nothing of the file changes during the cut."""
     path, other = spanning(folder), folder.parent / "other"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS_OPEN, str(other if named else path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"open\n"
+    with holding_open(other if named else path) as writer:
         why = f"process {writer.pid} has it open for writing"
         if named:
-            path = path.rename(
-                folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{writer.pid}.0.b"
-            )
+            path = named_after(writer, path)
             why = f"process {writer.pid}, which its name says wrote it, is alive"
         before = path.read_bytes()
         report = TensorBoard(folder).cut(AT, **WHERE)
         assert report.kept_whole == {path.name: why}
         assert path.read_bytes() == before
         assert TensorBoard(folder).last_step() == 20  # the same cut is not planned again
-        writer.kill()
     assert TensorBoard(folder).cut(AT, **WHERE).cut == [path.name]
 
 
@@ -182,18 +180,11 @@ def test_a_file_that_a_living_process_has_open_or_wrote_by_its_name_is_kept_whol
 def test_of_a_process_that_is_parked_only_a_file_that_it_has_open_is_kept_whole(folder: Path, closed: bool) -> None:
     """Its name says that a living process wrote it; where that one is parked, what it has closed is whole."""
     path, other = spanning(folder), folder.parent / "other"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS_OPEN, str(other if closed else path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"open\n"
-        path = path.rename(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{writer.pid}.0.b")
+    with holding_open(other if closed else path) as writer:
+        path = named_after(writer, path)
         report = TensorBoard(folder).cut(AT, **WHERE, parked=writer.pid)
         why = f"process {writer.pid} has it open for writing"
         assert (report.cut, report.kept_whole) == (([path.name], {}) if closed else ([], {path.name: why}))
-        writer.kill()
 
 
 def test_a_file_after_the_cut_that_is_written_to_is_kept_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
