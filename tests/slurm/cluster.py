@@ -135,9 +135,6 @@ class Cluster:
         (self.base / f"spool.{node}").mkdir(exist_ok=True)
         self._start("slurmd", "-N", node)
 
-    def kill_node(self, node: str) -> None:
-        self._stop(f"slurmd.{node}", signal.SIGKILL)
-
     def slurm(self, *command: str, cwd: Path | None = None, expect: int | None = 0) -> str:
         """Runs one of Slurm's commands; returns what it prints."""
         environment = {**os.environ, **self.environment}

@@ -136,26 +136,9 @@ def test_the_task_at_the_anchor_gets_what_is_done_once_and_those_behind_it_do_no
     assert run.script.read_bytes() == original
 
 
-@pytest.mark.full
-def test_the_next_rung_changes_the_runs_own_script_and_not_what_the_last_one_left(run: Run) -> None:
-    job = run.submit()
-    run.got(f"_{job}")
-    run.rolled_back(1, started(job))
-    (again,) = run.cluster.jobs("%A")
-    run.got(f"_{again}")
-    known = [*started(job), *started(again)]
-    run.rolled_back(2, known)
-    (third,) = run.cluster.jobs("%A")
-    words = run.got(f"_{third}")
-    assert value(words, "--lr") == "1.5e-05"
-    assert words.count("--override-lr-scheduler") == 1
-    folder = run.folder / "state" / "submissions" / "incident-1-r2"
-    assert (folder / "0.original.sh").read_bytes() == run.script.read_bytes()
-    assert "+    --lr 1.5e-05" in (folder / "0.diff").read_text()
-    assert run.launcher.preview(known, overrides(3, peak=1e-5)) is not None
-
-
-def test_after_a_crash_past_the_first_save_the_follow_up_is_submitted(run: Run) -> None:
+def test_after_a_crash_past_the_first_save_the_follow_up_is_submitted_and_the_next_rung_changes_the_runs_own_script(
+    run: Run,
+) -> None:
     job = run.submit("--requeue")
     run.got(f"_{job}")
     run.rolled_back(1, started(job))
@@ -167,6 +150,16 @@ def test_after_a_crash_past_the_first_save_the_follow_up_is_submitted(run: Run) 
     run.launcher.start("incident-1", "incident-1-r1", started(again), follow_up=True)
     (third,) = run.cluster.jobs("%A")
     assert "--override-lr-scheduler" not in run.got(f"_{third}")
+    known = [*started(job), *started(again), *started(third)]
+    run.rolled_back(2, known)
+    (fourth,) = run.cluster.jobs("%A")
+    words = run.got(f"_{fourth}")
+    assert value(words, "--lr") == "1.5e-05"
+    assert words.count("--override-lr-scheduler") == 1
+    folder = run.folder / "state" / "submissions" / "incident-1-r2"
+    assert (folder / "0.original.sh").read_bytes() == run.script.read_bytes()
+    assert "+    --lr 1.5e-05" in (folder / "0.diff").read_text()
+    assert run.launcher.preview(known, overrides(3, peak=1e-5)) is not None
 
 
 def test_what_can_not_be_changed_safely_is_refused_by_its_line_and_the_run_stays_as_it_is(run: Run) -> None:

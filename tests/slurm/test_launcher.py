@@ -72,15 +72,30 @@ def running(run: Run, job: str) -> None:
     until(lambda: f"{job} RUNNING" in run.jobs())
 
 
-def test_a_job_comes_back_with_all_that_it_was_submitted_with(run: Run) -> None:
-    """Options of the command line beat the script's own lines, and are in no script: they come from Slurm."""
+@pytest.fixture
+def job(run: Run) -> str:
+    """One that runs."""
+    job = run.submit()
+    running(run, job)
+    return job
+
+
+def test_a_job_comes_back_as_it_was_submitted_in_a_clean_environment_that_names_the_rollback(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options of the command line beat the script's own lines, and are in no script: they come from Slurm, as does the
+    script, whatever became of its file."""
     run.write("sleep 300", "--time=5", "--job-name=nope", "--output=log-%j.txt")
     options = ("--nodes=2", "--ntasks=3", "--time=00:30:00", "--partition=debug", "--mem=100", "--no-requeue")
     job = run.submit(*options, "--job-name=tr8", "--comment=Paris; 3 \"x\" 'y'", words=("--seed", "3"))
     running(run, job)
+    run.write("exit 77")
+    for name in ("SLURM_ARRAY_TASK_ID", "SBATCH_PARTITION", "SLURM_NTASKS", "SENTINEL_INCIDENT"):
+        monkeypatch.setenv(name, "small")  # as if sentinel were itself a job of Slurm's
+    run.launcher = run.another(environment=lambda: {"WANDB_RUN_ID": "abc-incident-1-r1"})
     run.cut_short_and_again(started(job))
     (again,) = run.jobs("%A")
-    running(run, again)
+    until((run.folder / f"env.{again}").exists)
     shown = run.jobs("%A|%j|%D|%l|%P|%m|%k|%Z|%o")[0].split("|")
     assert shown[1:6] == ["tr8", "2", "30:00", "debug", "100M"]
     assert shown[6] == f"Paris; 3 \"x\" 'y' sentinel:tr8:{ROLLBACK}:0"
@@ -90,17 +105,7 @@ def test_a_job_comes_back_with_all_that_it_was_submitted_with(run: Run) -> None:
     assert "NumTasks=3" in details
     assert "Requeue=0" in details
     assert f"StdOut={run.folder}/log-{again}.txt" in details
-
-
-def test_a_job_starts_in_a_clean_environment_that_names_the_rollback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = run.submit("--job-name=tr8")
-    running(run, job)
-    for name in ("SLURM_ARRAY_TASK_ID", "SBATCH_PARTITION", "SLURM_NTASKS", "SENTINEL_INCIDENT"):
-        monkeypatch.setenv(name, "small")  # as if sentinel were itself a job of Slurm's
-    run.launcher = run.another(environment=lambda: {"WANDB_RUN_ID": "abc-incident-1-r1"})
-    run.cut_short_and_again(started(job))
-    (again,) = run.jobs("%A")
-    until((run.folder / f"env.{again}").exists)
+    assert "sleep 300" in run.cluster.slurm("scontrol", "write", "batch_script", again, "-")
     environment = (run.folder / f"env.{again}").read_text().splitlines()
     assert f"SENTINEL_ROLLBACK={ROLLBACK}" in environment
     assert "SENTINEL_INCIDENT=incident-1" in environment
@@ -109,32 +114,26 @@ def test_a_job_starts_in_a_clean_environment_that_names_the_rollback(run: Run, m
     assert not [line for line in environment if line.endswith("=small")]
 
 
-def test_the_script_that_slurm_holds_is_submitted_and_not_what_became_of_its_file(run: Run) -> None:
-    job = run.submit("--job-name=tr8")
-    running(run, job)
-    run.write("exit 77")
-    run.cut_short_and_again(started(job))
-    (again,) = run.jobs("%A")
-    running(run, again)
-    assert "sleep 300" in run.cluster.slurm("scontrol", "write", "batch_script", again, "-")
-
-
-def test_an_array_comes_back_whole_with_its_throttle(run: Run) -> None:
-    array = run.submit("--array=1-10%1", "--job-name=tr8")
+def test_an_array_comes_back_whole_with_its_throttle_and_a_long_list_of_tasks(run: Run) -> None:
+    indices = [n * n for n in range(1, 31)]  # no pattern that Slurm could write shortly
+    waiting = f"{','.join(map(str, indices[1:]))}%1"
+    array = run.submit(f"--array=1,{waiting}", "--job-name=tr8")
     running(run, f"{array}_1")
     known = started(f"{array}_1")
     assert {w.id: w.pending for w in run.launcher.look(known).writers} == {
         f"{array}_1": False,
-        f"{array}_[2-10%1]": True,
+        f"{array}_[{waiting}]": True,
     }
     run.cut_short_and_again(known)
     (again,) = set(run.jobs("%F"))
     assert again != array
     running(run, f"{again}_1")
-    assert f"{again}_[2-10%1] PENDING" in run.jobs()
-    writers = run.launcher.look(known).writers
-    assert {w.rollback for w in writers} == {ROLLBACK}
-    assert not run.launcher.look(known).incomplete
+    seen = run.launcher.look(known)
+    assert {(w.id, w.pending, w.rollback) for w in seen.writers} == {
+        (f"{again}_1", False, ROLLBACK),
+        (f"{again}_[{waiting}]", True, ROLLBACK),
+    }
+    assert not seen.incomplete
 
 
 def test_the_last_task_that_waits_does_not_begin_beside_the_one_before_it(run: Run) -> None:
@@ -153,17 +152,6 @@ def test_the_last_task_that_waits_does_not_begin_beside_the_one_before_it(run: R
     run.launcher.keep([])
     record = json.loads((run.state / "jobs" / f"{again}.json").read_text())
     assert record["properties"]["array_throttle"] == 1
-
-
-def test_a_long_list_of_tasks_is_not_shortened(run: Run) -> None:
-    indices = [n * n for n in range(1, 31)]  # no pattern that Slurm could write shortly
-    array = run.submit(f"--array={','.join(map(str, indices))}%1", "--job-name=tr8")
-    running(run, f"{array}_1")
-    run.cut_short_and_again(started(f"{array}_1"))
-    (again,) = set(run.jobs("%F"))
-    running(run, f"{again}_1")
-    waiting = next(job for job in run.launcher.look([]).writers if job.pending)
-    assert waiting.id == f"{again}_[{','.join(map(str, indices[1:]))}%1]"
 
 
 def test_a_chain_comes_back_in_its_order(run: Run) -> None:
@@ -216,13 +204,6 @@ def test_a_job_that_is_completing_is_waited_for(run: Run) -> None:
     run.launcher.fenced(started(job), None)
 
 
-def test_a_job_that_waits_for_resources_is_cancelled_as_well(run: Run) -> None:
-    job = run.submit("--hold")
-    assert run.launcher.look(started(job)).writers[0].pending
-    run.launcher.stop(started(job), None)
-    assert run.jobs() == []
-
-
 def test_a_requeued_job_is_stopped_again_and_ours_is_let_be(run: Run) -> None:
     job = run.submit("--requeue")
     running(run, job)
@@ -237,15 +218,13 @@ def test_a_requeued_job_is_stopped_again_and_ours_is_let_be(run: Run) -> None:
     assert run.jobs("%A") == [ours.id]
 
 
-def test_a_run_of_the_same_name_elsewhere_is_another_run(run: Run, tmp_path: Path) -> None:
+def test_a_run_of_the_same_name_elsewhere_is_another_run(run: Run, job: str, tmp_path: Path) -> None:
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.toml").write_text(
             '[run]\nname = "baseline"\ncheckpoints = "c"\nstate_dir = "s"\n[launcher]\nkind = "slurm"\n'
         )
     here, there = (neighbours_of(load_config(tmp_path / name / "a.toml")).launcher for name in ("here", "there"))
-    job = run.submit()
-    running(run, job)
     (tmp_path / "here" / "s").mkdir()
     here.prepare(ROLLBACK, started(job), None)
     here.stop(started(job), ROLLBACK)
@@ -280,9 +259,7 @@ def test_nothing_is_submitted_twice_when_the_reply_was_lost(run: Run) -> None:
     assert not run.launcher.look(known).incomplete
 
 
-def test_a_successor_that_died_at_once_is_submitted_again(run: Run) -> None:
-    job = run.submit()
-    running(run, job)
+def test_a_successor_that_died_at_once_is_submitted_again(run: Run, job: str) -> None:
     known = started(job)
     run.cut_short_and_again(known)
     (again,) = run.jobs("%A")
@@ -293,27 +270,23 @@ def test_a_successor_that_died_at_once_is_submitted_again(run: Run) -> None:
     assert run.jobs("%A") not in ([again], [])
 
 
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ("--partition=nosuch", "invalid partition"),
-        ("--partition=small --time=10-0", "time limit"),
-        ("--nodes=9 --ntasks=9", "more processors requested"),
-    ],
-)
-def test_what_slurm_would_refuse_is_refused_while_the_old_job_still_runs(run: Run, option: str, says: str) -> None:
-    job = run.submit()
-    running(run, job)
-    refusing = run.another(sbatch_arguments=tuple(option.split()))
-    with pytest.raises(SlurmRefused, match=f"(?i){says}"):
-        refusing.prepare(ROLLBACK, started(job), None)
-    assert run.jobs() == [f"{job} RUNNING"]
-    assert not run.launcher.look(started(job)).start.prepared
+REFUSED = {
+    "--partition=nosuch": "invalid partition",
+    "--partition=small --time=10-0": "time limit",
+    "--nodes=9 --ntasks=9": "more processors requested",
+}
 
 
-def test_a_job_that_comes_out_otherwise_is_cancelled_and_said(run: Run) -> None:
-    job = run.submit()
-    running(run, job)
+def test_what_slurm_would_refuse_is_refused_while_the_old_job_still_runs(run: Run, job: str) -> None:
+    for option, says in REFUSED.items():
+        refusing = run.another(sbatch_arguments=tuple(option.split()))
+        with pytest.raises(SlurmRefused, match=f"(?i){says}"):
+            refusing.prepare(ROLLBACK, started(job), None)
+        assert run.jobs() == [f"{job} RUNNING"]
+        assert not run.launcher.look(started(job)).start.prepared
+
+
+def test_a_job_that_comes_out_otherwise_is_cancelled_and_said(run: Run, job: str) -> None:
     known = started(job)
     run.launcher.prepare(ROLLBACK, known, None)
     plan = run.state / "submissions" / ROLLBACK / "plan.json"
@@ -391,9 +364,7 @@ def test_a_run_that_slurm_never_saw_needs_a_script(run: Run) -> None:
     assert run.jobs("%Z") == [str(run.folder)]
 
 
-def test_another_users_job_is_not_stopped_and_slurms_words_are_passed_on(run: Run) -> None:
-    job = run.submit()
-    running(run, job)
+def test_another_users_job_is_not_stopped_and_slurms_words_are_passed_on(run: Run, job: str) -> None:
 
     def as_somebody_else(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
         return run_command(_as_nobody(command) if command[0] == "scancel" else command, environment, timeout_s)
@@ -404,10 +375,8 @@ def test_another_users_job_is_not_stopped_and_slurms_words_are_passed_on(run: Ru
 
 
 def test_a_job_whose_script_can_not_be_had_is_watched_and_stopped_and_not_prepared_for(
-    run: Run, caplog: pytest.LogCaptureFixture
+    run: Run, job: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = run.submit()
-    running(run, job)
     known = started(job)
 
     def secretive(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
@@ -431,9 +400,7 @@ def _as_nobody(command: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.full
-def test_a_controller_that_is_down_leaves_everything_unknown(run: Run) -> None:
-    job = run.submit()
-    running(run, job)
+def test_a_controller_that_is_down_leaves_everything_unknown(run: Run, job: str) -> None:
     known = started(job)
     run.launcher.prepare(ROLLBACK, known, None)
     run.cluster.stop_controller()
