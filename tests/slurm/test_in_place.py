@@ -71,9 +71,12 @@ def planned(run: Path, *words: str) -> dict[str, Any]:
 
 def test_the_array_keeps_its_task_and_its_process_until_a_person_wants_a_new_job(cluster: Cluster, run: Path) -> None:
     configured(run)
-    array = submitted(cluster, run, "--array=1-3%1", "--time=2:00:00", "--comment=do not touch")
+    array = submitted(cluster, run, "--array=1-3%1", "--time=UNLIMITED", "--comment=do not touch")
     form = "%i %T %k %S"
     before = cluster.jobs(form)
+    way = planned(run)
+    assert (way["way"], starts(run)[-1].attempt) == ("in_place", 1)  # a dry run parks nothing
+    assert way["why"].endswith("in the same processes: attempt 1 has declared that it can park")
     rolled_back(run)
     until(lambda: trains(run, 2))
     assert cluster.jobs(form) == before
@@ -93,28 +96,17 @@ def test_the_array_keeps_its_task_and_its_process_until_a_person_wants_a_new_job
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("limit", "in_place", "why"),
-    [
-        ("10", False, "s are left of the time limit of {job}, and [policy] min_remaining_s is 3600"),
-        ("UNLIMITED", True, "in the same processes: attempt 1 has declared that it can park"),
-    ],
-)
-def test_a_job_that_ends_too_soon_is_followed_by_a_new_one(
-    cluster: Cluster, run: Path, limit: str, in_place: bool, why: str
-) -> None:
+def test_a_job_that_ends_too_soon_is_followed_by_a_new_one(cluster: Cluster, run: Path) -> None:
     configured(run, "min_remaining_s = 3600")
-    job = submitted(cluster, run, f"--time={limit}")
+    job = submitted(cluster, run, "--time=10")
     way = planned(run)
-    assert way["way"] == ("in_place" if in_place else "job")
-    assert way["why"].endswith(why.format(job=job))
-    assert starts(run)[-1].attempt == 1  # a dry run parks nothing
+    assert way["way"] == "job"
+    assert way["why"].endswith(f"s are left of the time limit of {job}, and [policy] min_remaining_s is 3600")
     rolled_back(run)
     until(lambda: trains(run, 2))
     first, second = starts(run)
-    assert (second.in_place, second.pid == first.pid) == (in_place, in_place)
+    assert (second.in_place, second.pid == first.pid, second.job_id == job) == (False, False, False)
     assert cluster.jobs("%i %T") == [f"{second.job_id} RUNNING"]
-    assert (second.job_id == job) is in_place
 
 
 @pytest.mark.full
