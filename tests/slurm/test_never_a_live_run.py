@@ -65,30 +65,36 @@ def is_untouched(cluster: Cluster, run: Path, there: set[str], array: str) -> No
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("owner", "launcher", "says"),
+    ("owner", "said_of"),
     [
-        ((), 'user = "nobody"', "[launcher] user is nobody, and sentinel runs as root"),
-        ((), 'user = "alcie"', "[launcher] user: there is no account 'alcie'"),
-        (NOBODY, "", "belongs to nobody, and sentinel runs as root: run sentinel as nobody"),
+        (
+            (),
+            {
+                'user = "nobody"': "[launcher] user is nobody, and sentinel runs as root",
+                'user = "alcie"': "[launcher] user: there is no account 'alcie'",
+            },
+        ),
+        (NOBODY, {"": "belongs to nobody, and sentinel runs as root: run sentinel as nobody"}),
     ],
-    ids=["another user", "a user that does not exist", "another account's job"],
+    ids=["another user or none is configured", "another account's job"],
 )
 def test_a_job_that_the_queue_does_not_show_is_left_alone(
-    cluster: Cluster, run: Path, owner: tuple[str, ...], launcher: str, says: str
+    cluster: Cluster, run: Path, owner: tuple[str, ...], said_of: dict[str, str]
 ) -> None:
-    configure(run, SLURM + launcher)
     with training(cluster, run, owner) as array:
-        there = files(run)
-        for words in (("watch",), ("rollback", "--to", "global_step20", "--yes"), ("doctor",)):
-            ran = sentinel(run, *words)
-            assert says in ran.stdout + ran.stderr, (words, ran.stdout, ran.stderr)
-            assert ran.returncode == (1 if words == ("doctor",) else 2)
-        is_untouched(cluster, run, there, array)
-        configure(run, SLURM + launcher, mode="observe")
-        answer = json.loads(sentinel(run, "status", "--json").stdout)
-        assert answer["verdict"] != "down"
-        if "alcie" not in launcher:  # Slurm refuses to look for a user that it does not know
-            assert answer["job"]["state"] == "alive"
+        for launcher, says in said_of.items():
+            configure(run, SLURM + launcher)
+            there = files(run)
+            for words in (("watch",), ("rollback", "--to", "global_step20", "--yes"), ("doctor",)):
+                ran = sentinel(run, *words)
+                assert says in ran.stdout + ran.stderr, (words, ran.stdout, ran.stderr)
+                assert ran.returncode == (1 if words == ("doctor",) else 2)
+            is_untouched(cluster, run, there, array)
+            configure(run, SLURM + launcher, mode="observe")
+            answer = json.loads(sentinel(run, "status", "--json").stdout)
+            assert answer["verdict"] != "down"
+            if "alcie" not in launcher:  # Slurm refuses to look for a user that it does not know
+                assert answer["job"]["state"] == "alive"
     cluster.slurm("scancel", array)
 
 
