@@ -53,12 +53,17 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     return {line["name"]: line["outcome"] for line in json.loads(capsys.readouterr().out)}
 
 
+def push(stub: Stub, capsys: pytest.CaptureFixture[str], **more: Any) -> dict[str, str]:
+    """{dashboard or mark: what became of it}"""
+    assert dashboards("push", url=stub.url, as_json=True, **more) == 0
+    return told(capsys)
+
+
 def test_a_push_brings_folder_and_dashboards_and_a_second_one_changes_nothing(
     stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aim: dict[str, Any] = {"url": stub.url, "datasource": "prom", "pages": "https://sentinel.example.com/"}
-    assert dashboards("push", **aim, as_json=True) == 0
-    assert set(told(capsys).values()) == {"created"}
+    aim = {"datasource": "prom", "pages": "https://sentinel.example.com/"}
+    assert set(push(stub, capsys, **aim).values()) == {"created"}
     assert stub.folders == {"sentinel": "Sentinel"}
     assert set(stub.dashboards) == {"sentinel-fleet", "sentinel-itself", "sentinel-spike-triage"}
     for document in stub.dashboards.values():
@@ -66,26 +71,23 @@ def test_a_push_brings_folder_and_dashboards_and_a_second_one_changes_nothing(
         assert variables["datasource"]["current"]["value"] == "prom"
         assert variables["incidents"]["query"] == "https://sentinel.example.com"
     written = len(stub.writes())
-    assert dashboards("push", **aim, as_json=True) == 0
-    assert set(told(capsys).values()) == {"unchanged"}
+    assert set(push(stub, capsys, **aim).values()) == {"unchanged"}
     assert len(stub.writes()) == written
 
 
 def test_a_diff_names_what_a_person_has_changed_and_writes_nothing(
     stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aim: dict[str, Any] = {"url": stub.url}
-    assert dashboards("diff", **aim, as_json=True) == 1
+    assert dashboards("diff", url=stub.url, as_json=True) == 1
     assert stub.writes() == []
-    dashboards("push", **aim, as_json=True)
     capsys.readouterr()
-    assert dashboards("diff", **aim, as_json=True) == 0
+    push(stub, capsys)
+    assert dashboards("diff", url=stub.url, as_json=True) == 0
     assert json.loads(capsys.readouterr().out) == []
     stub.dashboards["sentinel-fleet"]["panels"][0]["title"] = "Mine"
-    assert dashboards("diff", **aim, as_json=True) == 1
+    assert dashboards("diff", url=stub.url, as_json=True) == 1
     assert told(capsys) == {"fleet.json": "panels[0].title"}
-    assert dashboards("push", **aim, as_json=True) == 0
-    assert told(capsys)["fleet.json"] == "changed"
+    assert push(stub, capsys)["fleet.json"] == "changed"
     assert stub.dashboards["sentinel-fleet"]["version"] == 2
 
 
@@ -142,9 +144,7 @@ def run(tmp_path: Path) -> str:
 def test_a_push_marks_onset_alarm_rollback_and_later_the_recovery(
     stub: Stub, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aim: dict[str, Any] = {"url": stub.url}
-    dashboards("push", **aim, run=run, as_json=True)
-    assert {name for name in told(capsys) if "/" in name} == {
+    assert {name for name in push(stub, capsys, run=run) if "/" in name} == {
         "incident-1/onset",
         "incident-1/alarm",
         "incident-1-r1/rollback",
@@ -159,8 +159,7 @@ def test_a_push_marks_onset_alarm_rollback_and_later_the_recovery(
     closed = {"event": "closed", "incident": "incident-1", "time_unix_s": 1200.0, "outcome": "recovered", "reason": "r"}
     with (tmp_path / "state" / "incidents.jsonl").open("a") as log:
         log.write(json.dumps(closed) + "\n")
-    dashboards("push", **aim, run=run, as_json=True)
-    outcomes = {name: outcome for name, outcome in told(capsys).items() if "/" in name}
+    outcomes = {name: outcome for name, outcome in push(stub, capsys, run=run).items() if "/" in name}
     assert outcomes.pop("incident-1/recovery") == "created"
     assert set(outcomes.values()) == {"unchanged"}
     assert len(stub.annotations) == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -50,14 +50,19 @@ def everything(run: str, steps: range, *texts_at: int) -> Shown:
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three attempts of 20 steps; a rollback to step 30; an attempt from 31 to 50.
 
-    Each in a second of its own: a file's name has the second and a running number in it, and 10 sorts before 9.
+    Each as if in a second of its own: a file's name has the second and a running number in it, and 10 sorts before 9.
     """
     logdir = tmp_path_factory.mktemp("logdir")
-    for steps, suffix in ((range(1, 21), ".1"), (range(21, 41), ".2"), (range(41, 61), ".3")):
-        write_everything(logdir / "tb", steps, suffix)
-        time.sleep(1.0)
+
+    def trained(steps: range, attempt: int) -> None:
+        write_everything(logdir / "tb", steps, f".{attempt}")
+        for path in logdir.rglob(f"*tfevents*.{attempt}"):
+            path.rename(path.with_name(re.sub(r"tfevents\.\d+", f"tfevents.{1_700_000_000 + attempt}", path.name)))
+
+    for attempt, steps in enumerate((range(1, 21), range(21, 41), range(41, 61)), 1):
+        trained(steps, attempt)
     TensorBoard(logdir / "tb").cut(AT, **WHERE)
-    write_everything(logdir / "tb", range(31, 51), ".4")
+    trained(range(31, 51), 4)
     return logdir
 
 
