@@ -49,6 +49,18 @@ def test_a_chain_is_the_runs_to_its_last_link() -> None:
     assert seen(*chain, known=("20",)) == ["20", "21", "22"]
 
 
+def test_a_configured_name_finds_what_no_journal_has_named_yet() -> None:
+    assert seen(
+        SlurmJob(id="5", name="tr8", state="CONFIGURING"), SlurmJob(id="6", name="tr8-eval"), job_name="tr8"
+    ) == ["5"]
+
+
+def test_another_runs_mark_is_another_runs_job() -> None:
+    ours = SlurmJob(id="5", comment=marked("", Mark(run="tr8", label="incident-1-r1", number=0)))
+    theirs = SlurmJob(id="6", comment=marked("", Mark(run="tr8-13B", label="incident-1-r1", number=0)))
+    assert seen(ours, theirs) == ["5"]
+
+
 def test_the_job_that_sentinel_runs_in_is_not_the_runs() -> None:
     assert seen(SlurmJob(id="99", name="tr8"), job_name="tr8") == []
 
