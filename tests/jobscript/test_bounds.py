@@ -72,13 +72,14 @@ def test_a_time_limit_is_read_as_sbatch_s_manual_says(days: int, hours: int, min
     }
     for text, wanted in forms.items():
         assert minutes(text) == pytest.approx(wanted)
-    assert minutes(f"{hours}:{mins}:{seconds}:1") is minutes(f"-{hours}") is minutes("") is None
+    assert minutes(f"{hours}:{mins}:{seconds}:1") is minutes(f"-{hours}") is minutes("") is minutes("UNLIMITED") is None
 
 
 @pytest.mark.parametrize(
     ("name", "size"),
     [
         *[("tr11f-6B3-ml", 6.3e9), ("1.3B", 1.3e9), ("gpt_760m", 7.6e8), ("1T", 1e12), ("104B-300B-tokens", 1.04e11)],
+        *[("llama-7b-300B-tokens", 7e9), ("gpt-1p3b", 1.3e9), ("0B", 0.0), ("a100-80G", None), ("tr8b-bnb", None)],
         *[("x", None), ("6B3-1B", None), ("12345B", None), ("1B33", None), ("v1.2", None), ("3.1B3", 3.1e9)],
     ],
 )

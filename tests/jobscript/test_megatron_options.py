@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, rewrite
 from sentinel.jobscript.facts import ScriptFacts
 from sentinel.jobscript.megatron_options import (
-    Marked,
     SeqlenWarmup,
     Wanted,
     changes_at,
@@ -61,34 +59,12 @@ def later(wanted: Wanted, run_: ScriptFacts = RUN) -> dict[str, Any]:
     return values(changes_at(megatron_changes(wanted, run_), "later"))
 
 
-def test_nothing_wanted_is_nothing_changed() -> None:
-    assert megatron_changes(Wanted(), RUN) == ()
-
-
-def test_a_seed_stays_and_a_loss_scale_is_for_one_start() -> None:
-    wanted = Wanted(numbers={"seed": 44, "loss_scale": 4096.0})
-    assert first(wanted) == {"--seed": "44", "--initial-loss-scale": "4096"}
-    assert later(wanted) == {"--seed": "44"}
-
-
 @pytest.mark.parametrize("name", ["lr-scheduler", "opt_param-scheduler", "opt-param-scheduler"])
 def test_a_lower_lr_overrides_the_checkpoint_once(name: Any) -> None:
     wanted, run_ = Wanted(peak_lr=3e-5), replace(RUN, lr_scheduler=name)
     lowered = {"--lr": "3e-05", "--min-lr": "3e-06"}
     assert first(wanted, run_) == {**lowered, f"--override-{name}": None, f"--use-checkpoint-{name}": "removed"}
     assert later(wanted, run_) == lowered
-
-
-def test_the_newer_schedulers_change_the_weight_decay_only_where_they_are_overridden() -> None:
-    """`load_state_dict` compares the weight decay, too; AnnealingLR has none."""
-    wanted = Wanted(numbers={"weight_decay": 0.1})
-    assert first(wanted) == {"--weight-decay": "0.1"}
-    assert first(wanted, NEWER) == {
-        "--weight-decay": "0.1",
-        "--override-opt_param-scheduler": None,
-        "--use-checkpoint-opt_param-scheduler": "removed",
-    }
-    assert later(wanted, NEWER) == {"--weight-decay": "0.1"}
 
 
 @pytest.mark.parametrize("wanted", [Wanted(peak_lr=3e-5), Wanted(lr_warmup=LONGER), Wanted(seqlen_warmup=SLW)])
@@ -98,30 +74,6 @@ def test_a_scheduler_whose_option_is_not_known_is_not_overridden(wanted: Wanted)
     assert megatron_changes(Wanted(numbers={"seed": 44}), replace(RUN, lr_scheduler=None))
 
 
-def test_a_token_decay_of_the_newer_scheduler_goes_on_from_the_checkpoint() -> None:
-    changed = first(Wanted(seqlen_warmup=SLW), NEWER)
-    assert changed["--override-opt_param-scheduler"] is None
-    assert changed["--use-checkpoint-opt_param-scheduler"] == "removed"
-    changed = later(Wanted(seqlen_warmup=SLW), NEWER)
-    assert changed["--use-checkpoint-opt_param-scheduler"] is None
-    assert changed["--override-opt_param-scheduler"] == "removed"
-
-
-@pytest.mark.parametrize(
-    ("run_", "warmup", "flag"),
-    [
-        (RUN, LONGER, "--lr-warmup-samples"),
-        (BY_STEPS, replace(LONGER, warmup=18_000, unit="steps"), "--lr-warmup-iters"),
-        (NEWER, replace(LONGER, warmup=2_457_600_000, unit="tokens"), "--lr-warmup-tokens"),
-    ],
-)
-def test_a_longer_warmup_is_counted_as_the_run_counts(run_: ScriptFacts, warmup: LrSchedule, flag: str) -> None:
-    changed = first(Wanted(lr_warmup=warmup), run_)
-    assert {
-        name: value for name, value in changed.items() if name.startswith("--lr-warmup") and value != "removed"
-    } == {flag: str(warmup.warmup)}
-
-
 def test_slw_is_five_changes() -> None:
     changed = first(Wanted(seqlen_warmup=SLW, lr_warmup=LONGER))
     assert changed["curriculum_learning"]["schedule_type"] == "fixed_discrete"
@@ -129,29 +81,6 @@ def test_slw_is_five_changes() -> None:
     assert (changed["--train-tokens"], changed["--train-samples"]) == (str(300_000_000 * 2048), "900000000")
     assert (changed["--lr-decay-tokens"], changed["--lr-decay-samples"]) == (str(126_953_125 * 2048), "removed")
     assert changed["--lr-warmup-samples"] == "432640"
-
-
-def test_slw_of_a_run_in_iterations_counts_the_batch_in() -> None:
-    whole = replace(SLW, train_tokens=500_000 * 2048 * 64, decay_tokens=500_000 * 2048 * 64)
-    changed = first(Wanted(seqlen_warmup=whole), BY_STEPS)
-    assert changed["--train-iters"] == "1500000"
-    assert changed["--train-tokens"] == changed["--lr-decay-tokens"] == str(500_000 * 2048 * 64)
-    assert changed["--lr-decay-iters"] == "removed"
-    assert not [name for name in changed if name.startswith("--lr-warmup")]
-
-
-def test_a_run_that_ends_by_tokens_already_keeps_its_samples_where_they_are_enough() -> None:
-    by_tokens = replace(SLW, train_tokens=300_000_000_000)
-    changed = first(Wanted(seqlen_warmup=by_tokens), replace(RUN, train_samples=600_000_000))
-    assert (changed["--train-tokens"], changed["--train-samples"]) == ("300000000000", "600000000")
-
-
-@pytest.mark.parametrize(("scheduler", "told"), [("lr-scheduler", None), ("opt_param-scheduler", "409600000")])
-def test_a_warmup_that_is_over_leaves_the_newer_scheduler_the_tokens_to_decay_from(
-    scheduler: Any, told: str | None
-) -> None:
-    over = replace(SLW, warmup_end_tokens=409_600_000)
-    assert first(Wanted(seqlen_warmup=over), replace(RUN, lr_scheduler=scheduler)).get("--lr-warmup-tokens") == told
 
 
 def test_a_warmup_that_is_a_share_of_the_run_stays_as_long_as_it_was() -> None:
@@ -224,23 +153,3 @@ def test_a_real_script_gets_all_of_it_and_its_follow_up_goes_without_what_was_fo
         curriculum = config(each).pop("curriculum_learning")
         assert curriculum["min_difficulty"] == 64
         assert {**config(before), "curriculum_learning": curriculum} == config(each)
-
-
-def test_every_change_is_marked() -> None:
-    marked = megatron_changes(ALL, NEWER)
-    assert all(isinstance(each, Marked) for each in marked)
-    once = {getattr(each.change, "flag", "") for each in marked if each.at == "once"}
-    assert once == {
-        "--initial-loss-scale",
-        "--override-opt_param-scheduler",
-        "--use-checkpoint-opt_param-scheduler",
-    }
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_every_sample_script_takes_what_needs_no_json(path: Path) -> None:
-    wanted = replace(ALL, seqlen_warmup=None)
-    for start in ("first", "later"):
-        changes = changes_at(megatron_changes(wanted, RUN), start)  # type: ignore[arg-type]
-        once = rewrite(path.read_text(), changes)
-        assert rewrite(once.text, changes).diff == ""

@@ -74,6 +74,15 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
     ("--adam-beta1 0.5 --adam-beta2 0.25 --adam-eps 1", {"adam_beta1": 0.5, "adam_beta2": 0.25, "adam_eps": 1.0}),
     ("--weight-decay 0.5 --clip-grad 0", {"weight_decay": 0.5, "clip_grad": 0.0}),
     ("--glu-activation geglu", {"gated_ffn": True}),
+    ("--swiglu --untie-embeddings-and-output-weights", {"gated_ffn": True, "tied_embeddings": False}),
+    ("--position-embedding-type alibi --embed-layernorm", {"learned_positions": False, "embed_layernorm": True}),
+    ("--num-query-groups 1", {}),
+    ("--bf16", {"precision": "bf16"}),
+    ("--fp16", {"precision": "fp16"}),
+    ("--fp16 --loss-scale 12", {"precision": "fp16", "static_loss_scale": 12.0}),
+    ("--loss-scale 12 --deepspeed", {"initial_loss_scale": None, "pp_partition_method": "type:transformer"}),
+    ("--lr-warmup-iters 0 --lr-warmup-samples 0", {}),
+    ("--pp-partition-method 'type:transformer|embedding'", {"pp_partition_method": "type:transformer|embedding"}),
     ("--use-rotary-position-embeddings", {"learned_positions": False}),
     ("--position-embedding-type rope", {"learned_positions": False}),
     ("--position-embedding-type absolute", {}),
@@ -164,12 +173,6 @@ def test_an_option_whose_value_is_not_seen_has_no_default(words: str, name: str)
     assert unread(read) == {words.removesuffix(" $N").removesuffix(" x").split()[-1]}
 
 
-def test_an_option_that_may_be_given_leaves_its_default_open() -> None:
-    read = read_text('if x; then\nA="--swiglu"\nfi\npython pretrain_gpt.py --num-layers 2 $A\n')
-    assert "gated_ffn" not in known(read)
-    assert unread(read) == {"--swiglu"}
-
-
 OWN_DEFAULTS: dict[str, Any] = {
     "num_layers": 4,
     "hidden_size": 64,
@@ -248,10 +251,6 @@ SLW = {"curriculum_type": "seqlen", "min_difficulty": 8, "max_difficulty": 64, "
 READ_SLW = Curriculum(min_difficulty=8, max_difficulty=64, schedule="fixed_linear")
 
 
-def deepspeed(**said: Any) -> DeepSpeedJson:
-    return DeepSpeedJson(**said)
-
-
 def efficient(metrics: Any, *, outer: Any = True, inner: Any = True) -> dict[str, Any]:
     sampling = {"curriculum_learning": {"enabled": inner, "curriculum_metrics": metrics}}
     return {"data_efficiency": {"enabled": outer, "data_sampling": sampling}}
@@ -262,90 +261,74 @@ def old(**changed: Any) -> Curriculum:
     return Curriculum(**(told | changed))
 
 
+UNTYPED = {name: value for name, value in SLW.items() if name != "curriculum_type"}
+STAGES = {
+    "schedule_type": "fixed_discrete",
+    "schedule_config": {"difficulty": [8, 16.0, True, 64], "max_step": [5, "x", 9]},
+}
+
+
+def scaled(facts: dict[str, Any], **fp16: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """A JSON with these fp16 settings, what is read of it, and what follows."""
+    return {"fp16": {"enabled": True, **fp16}}, {"fp16": True, **fp16}, {"precision": "fp16", **facts}
+
+
+def curriculum(**told: Any) -> dict[str, Any]:
+    return {"curriculum_learning": {"enabled": True, **SLW, **told}}
+
+
 @pytest.mark.parametrize(
-    ("data", "facts"),
+    ("data", "engine", "facts"),
     [
-        ({}, {"deepspeed": deepspeed()}),
+        ({}, {}, {}),
         (
-            {"train_batch_size": 2.048e3, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5},
-            {"deepspeed": deepspeed(train_batch_size=2048, micro_batch_size=2, gradient_clipping=0.5)},
+            {"train_batch_size": 2.048e3, "gradient_clipping": 0.5},
+            {"train_batch_size": 2048, "gradient_clipping": 0.5},
+            {},
         ),
-        ({"train_batch_size": "auto", "gradient_clipping": None}, {"deepspeed": deepspeed()}),
-        ({"train_batch_size": True}, {"deepspeed": deepspeed()}),
-        ({"zero_optimization": {"stage": 0}}, {"deepspeed": deepspeed(zero_stage=0)}),
-        ({"zero_optimization": 2, "fp16": "auto"}, {"deepspeed": deepspeed()}),
-        ({"bf16": {"enabled": True}}, {"deepspeed": deepspeed(bf16=True), "precision": "bf16"}),
-        ({"bfloat16": {"enabled": True}}, {"deepspeed": deepspeed(bf16=True), "precision": "bf16"}),
-        ({"fp16": {"enabled": False, "loss_scale": 4}}, {"deepspeed": deepspeed(fp16=False, loss_scale=4)}),
-        ({"fp16": {"enabled": "auto"}}, {"deepspeed": deepspeed()}),
+        ({"train_micro_batch_size_per_gpu": 2}, {"micro_batch_size": 2}, {}),
+        ({"train_batch_size": "auto", "gradient_clipping": None}, {}, {}),
+        ({"train_batch_size": True}, {}, {}),
+        ({"zero_optimization": {"stage": 0}}, {"zero_stage": 0}, {}),
+        ({"zero_optimization": 2, "fp16": "auto"}, {}, {}),
+        ({"bf16": {"enabled": True}}, {"bf16": True}, {"precision": "bf16"}),
+        ({"bfloat16": {"enabled": True}}, {"bf16": True}, {"precision": "bf16"}),
+        ({"fp16": {"enabled": False, "loss_scale": 4}}, {"fp16": False, "loss_scale": 4}, {}),
+        ({"fp16": {"enabled": "auto"}}, {}, {}),
+        scaled({"initial_loss_scale": 2.0**16}),
+        scaled({"initial_loss_scale": 1.0}, loss_scale=0, initial_scale_power=0),
+        scaled({"static_loss_scale": 128}, loss_scale=128, initial_scale_power=3),
+        scaled({"initial_loss_scale": 2.0**1000}, initial_scale_power=1000),
+        scaled({}, initial_scale_power=1001),
+        (curriculum(), {}, {"curriculum": old()}),
+        ({"curriculum_learning": {"enabled": True, **UNTYPED}}, {}, {"curriculum": old()}),
+        (curriculum(curriculum_type="voc"), {}, {}),
+        (curriculum(enabled=1), {}, {}),
+        (curriculum(enabled=False), {}, {}),
+        ({"curriculum_learning": None}, {}, {}),
+        (curriculum(schedule_type=3), {}, {"curriculum": old(schedule=None)}),
         (
-            {"fp16": {"enabled": True}},
-            {"deepspeed": deepspeed(fp16=True), "precision": "fp16", "initial_loss_scale": 2.0**16},
-        ),
-        (
-            {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 0}},
-            {
-                "deepspeed": deepspeed(fp16=True, loss_scale=0, initial_scale_power=0),
-                "precision": "fp16",
-                "initial_loss_scale": 1.0,
-            },
-        ),
-        (
-            {"fp16": {"enabled": True, "loss_scale": 128, "initial_scale_power": 3}},
-            {
-                "deepspeed": deepspeed(fp16=True, loss_scale=128, initial_scale_power=3),
-                "precision": "fp16",
-                "static_loss_scale": 128,
-            },
+            *(curriculum(**STAGES), {}),
+            {"curriculum": old(schedule="fixed_discrete", difficulties=(8, 64), max_steps=(5, 9))},
         ),
         (
-            {"fp16": {"enabled": True, "initial_scale_power": 1000}},
-            {
-                "deepspeed": deepspeed(fp16=True, initial_scale_power=1000),
-                "precision": "fp16",
-                "initial_loss_scale": 2.0**1000,
-            },
+            curriculum(schedule_config={"total_curriculum_step": 36000, "difficulty_step": 8}),
+            {},
+            {"curriculum": old(total_steps=36000, difficulty_step=8)},
         ),
-        (
-            {"fp16": {"enabled": True, "initial_scale_power": 1001}},
-            {"deepspeed": deepspeed(fp16=True, initial_scale_power=1001), "precision": "fp16"},
-        ),
-        ({"curriculum_learning": {"enabled": True, **SLW}}, {"deepspeed": deepspeed(), "curriculum": old()}),
-        (
-            {"curriculum_learning": {"enabled": True, **{k: v for k, v in SLW.items() if k != "curriculum_type"}}},
-            {"deepspeed": deepspeed(), "curriculum": old()},
-        ),
-        ({"curriculum_learning": {"enabled": True, **SLW, "curriculum_type": "voc"}}, {"deepspeed": deepspeed()}),
-        ({"curriculum_learning": {"enabled": 1, **SLW}}, {"deepspeed": deepspeed()}),
-        (
-            {"curriculum_learning": {"enabled": True, **SLW, "schedule_type": 3}},
-            {"deepspeed": deepspeed(), "curriculum": old(schedule=None)},
-        ),
-        (
-            {
-                "curriculum_learning": {
-                    "enabled": True,
-                    **SLW,
-                    "schedule_type": "fixed_discrete",
-                    "schedule_config": {"difficulty": [8, 16.0, True, 64], "max_step": [5, "x", 9]},
-                }
-            },
-            {
-                "deepspeed": deepspeed(),
-                "curriculum": old(schedule="fixed_discrete", difficulties=(8, 64), max_steps=(5, 9)),
-            },
-        ),
-        (efficient({"seqlen_truncate": SLW}), {"deepspeed": deepspeed(), "curriculum": READ_SLW}),
-        (efficient({"seqlen_truncate": SLW}, outer=None), {"deepspeed": deepspeed(), "curriculum": READ_SLW}),
-        (efficient({"seqlen_truncate": SLW}, outer=False), {"deepspeed": deepspeed()}),
-        (efficient({"seqlen_truncate": SLW}, inner=False), {"deepspeed": deepspeed()}),
-        (efficient({"vocabularyrarity": SLW}), {"deepspeed": deepspeed()}),
-        (efficient(None), {"deepspeed": deepspeed()}),
+        (efficient({"seqlen_truncate": SLW}), {}, {"curriculum": READ_SLW}),
+        (efficient({"seqlen_truncate": SLW}, outer=None), {}, {"curriculum": READ_SLW}),
+        (efficient({"seqlen_truncate": SLW}, outer=False), {}, {}),
+        (efficient({"seqlen_truncate": SLW}, inner=False), {}, {}),
+        (efficient({"vocabularyrarity": SLW}), {}, {}),
+        (efficient(None), {}, {}),
     ],
 )
-def test_a_deepspeed_json_says_what_its_engine_takes_from_it(data: dict[str, Any], facts: dict[str, Any]) -> None:
+def test_a_deepspeed_json_says_what_its_engine_takes_from_it(
+    data: dict[str, Any], engine: dict[str, Any], facts: dict[str, Any]
+) -> None:
     read = read_text(json.dumps(data))
-    assert known(read) == facts
+    assert known(read) == {"deepspeed": DeepSpeedJson(**engine), **facts}
     assert not read.unread
 
 
@@ -371,6 +354,8 @@ def test_a_program_is_megatron_s_by_its_name_or_by_its_options(words: str, forma
     [
         ([], "torchrun --nproc_per_node 8 --nnodes 2", {"gpus_per_node": 8, "world_size": 16}),
         ([], "torchrun --nproc_per_node 8 --nnodes $N", {"gpus_per_node": 8}),
+        (["-N 2"], "torchrun --nproc-per-node=8 --nnodes=$SLURM_NNODES", {"gpus_per_node": 8, "world_size": 16}),
+        (["--gpus-per-node=a100:4"], "python", {"gpus_per_node": 4}),
         ([], "torchrun --nnodes $N", {}),
         ([], "deepspeed --num_gpus 4 --num_nodes 3", {"gpus_per_node": 4, "world_size": 12}),
         ([], "torchrun --nproc_per_node gpu", {}),

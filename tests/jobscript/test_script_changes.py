@@ -22,14 +22,12 @@ from sentinel.plan.choose.pacings import with_slw
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import (
-    Adaptive,
     BatchSizeSchedule,
     CurriculumSchedule,
     DifficultySchedule,
     FixedLinear,
     FixedRoot,
     MetricSchedule,
-    Mixed,
     Position,
     RandomLtdSchedule,
     SeqlenSchedule,
@@ -204,22 +202,6 @@ def test_what_the_run_had_before_is_the_scripts_own_and_no_change(begun_at: int)
     assert new_scripts(SCRIPT, overrides(standing)).first.text == SCRIPT
 
 
-@pytest.mark.parametrize(
-    ("seqlen", "says"),
-    [
-        (Adaptive(start=64, full=2048, anchor_step=300), "a seqlen pacing that is adaptive can't be listed"),
-        (Mixed(start=64, full=2048, anchor_step=300), "a seqlen pacing that is mixed can't be listed"),
-        (
-            FixedLinear(start=64, full=1024, total_steps=9),
-            "SLW ends at 1024 tokens per sample, and --seq-length is 2048",
-        ),
-    ],
-)
-def test_a_pacing_that_megatron_does_not_have_is_refused_with_the_reason(seqlen: SeqlenSchedule, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        new_scripts(SCRIPT, overrides(TrainingSettings(lr=OWN.lr, seqlen=seqlen, total_tokens=10**12)))
-
-
 def test_slw_by_the_root_reaches_the_script_as_stages() -> None:
     seqlen = FixedRoot(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
     diff = new_scripts(SCRIPT, overrides(with_all(seqlen))).first.diff
@@ -306,13 +288,6 @@ def test_an_option_is_taken_away_with_its_values_and_a_switch_is_added() -> None
     json_ = given(text).deepspeed
     assert json_ is not None
     assert (json_["fp16"]["enabled"], json_["bf16"]["enabled"]) == (False, True)
-
-
-def test_slw_is_refused_where_the_script_does_not_show_its_warmup_in_tokens() -> None:
-    without = re.sub(r" *--global-batch-size .*\n", "", SCRIPT)
-    seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
-    with pytest.raises(ConfigError, match="the decision or the script does not show where"):
-        new_scripts(without, overrides(TrainingSettings(seqlen=seqlen)))
 
 
 def test_a_lower_peak_beside_slw_is_written_with_it() -> None:

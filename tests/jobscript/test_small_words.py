@@ -13,7 +13,6 @@ from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVari
 from sentinel.jobscript.derived import replicas, warmup_steps
 from sentinel.jobscript.facts import Curriculum, ScriptFacts
 from sentinel.jobscript.given import given
-from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import KnownSettings, baseline_of_script, changes_of
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
@@ -131,14 +130,6 @@ def test_a_change_of_something_that_has_no_such_name_is_an_error(name: str) -> N
 def test_a_key_is_written_in_ascii(path: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="not the path of a key"):
         SetJson(path=path, value=1)
-
-
-def test_a_log_that_is_cut_within_its_arguments_names_the_line_where_they_begin() -> None:
-    text = (DATA / "megatron_logs" / "llama_1b3_2023-08.log").read_text()
-    cut = text[: text.index("0.0003")]
-    (line,) = [n for n, each in enumerate(cut.splitlines(), 1) if each.startswith("---") and "arguments" in each]
-    unread = {each.what: each.line for each in read_text(cut).unread}
-    assert unread["the arguments"] == line
 
 
 BY_SAMPLES = (DATA / "job_scripts" / "lists_in_variables.sh").read_text()

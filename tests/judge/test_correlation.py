@@ -49,16 +49,6 @@ def found_somewhere(profile: LagProfile) -> bool:
 # --- the plain coefficient, as Table 3 has it
 
 
-def test_the_plain_row_is_scipys() -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((2, N))
-    row = against(x, y).rows[0]
-    expected = stats.pearsonr(x, y)
-    assert (row.method, row.lag, row.n) == ("plain", 0, N)
-    assert row.pearson_r == pytest.approx(expected.statistic, abs=1e-9)
-    assert row.p_value == pytest.approx(expected.pvalue, rel=1e-9)
-
-
 def test_infinite_ratios_are_left_out_and_counted_and_skipped_steps_left_out() -> None:
     ratios = [1.0, math.inf, 1.2, 1.1, None, 1.4]
     samples = [

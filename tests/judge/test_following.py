@@ -22,8 +22,8 @@ from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident.incident import Incident, Rollback
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample, Validation
-from tests.judge import all_kept
-from tests.judge.all_kept import AllKept
+from tests.judge.all_kept import AllKept, best_mean
+from tests.judge.restarts import recovery
 from tests.support.decisions import DECISION
 from tests.support.facts import look_of
 from tests.support.lives import LAST, life, stories
@@ -201,7 +201,7 @@ def asked(watched: Watched, rollback: Rollback, ill: Incident, danger: Danger, *
     assert ill.onset_range is not None
     early = ill.onset_range[0]
     of_all = watched.all
-    expected = all_kept.recovery(
+    expected = recovery(
         [s for s in of_all.lineage(ill.attempt) if s.global_step < early],
         [s for s in of_all.lineage(latest.number) if s.global_step > rollback.target_step],
         watched.following.series,
@@ -293,4 +293,4 @@ def test_the_best_mean_is_the_same_taken_one_by_one(losses: list[float], full_se
     best = BestMean(WINDOW, full_seqlen)
     for sample in told:
         best.push(sample)
-    assert best.value == all_kept.best_mean(told, full_seqlen=full_seqlen)
+    assert best.value == best_mean(told, full_seqlen=full_seqlen)

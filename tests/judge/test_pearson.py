@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from sentinel.judge.analysis.correlation.table import correlations, p_values, pearson
+from sentinel.judge.analysis.correlation.table import p_values, pearson
 
 Columns = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -48,15 +48,6 @@ def test_a_million_pairs_far_from_zero_lose_no_digits(offset: float) -> None:
     y = 0.3 * x + rng.standard_normal(10**6)
     x, y = x + offset, y - offset
     assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-9)
-
-
-def test_what_is_not_finite_is_left_out_and_counted() -> None:
-    pairs = [(1.0, 2.0), (math.inf, 1.0), (2.0, math.nan), (3.0, 1.0), (4.0, 5.0)]
-    ratio, signal = map(list, zip(*pairs, strict=True))
-    found = correlations({"loss_ratio": ratio, "signal": signal}, range(5), always=())
-    expected = stats.pearsonr([1.0, 3.0, 4.0], [2.0, 1.0, 5.0]).statistic
-    assert found.rows[0].pearson_r == pytest.approx(expected, abs=1e-12)
-    assert (found.rows[0].n, found.infinite_ratios) == (3, 1)
 
 
 def test_too_few_or_constant_pairs_have_no_coefficient() -> None:

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.judge.readings import Readings
 from sentinel.judge.recovery_check import Danger, RecoveryOutcome
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -89,15 +88,6 @@ def test_a_schedule_is_no_plateau_either(name: str) -> None:
     series = Series(Thresholds(), samples(name))
     assert {event.kind.value for event in series.events} <= {"regime_change"}
     assert series.band_ready
-
-
-@pytest.mark.parametrize("name", [*WELL, *ILL, *NAN])
-def test_columns_are_judged_as_samples_are(name: str) -> None:
-    """A restart's samples are another attempt's, so they come in two stretches."""
-    followed, by_columns = samples(name), Series(Thresholds(patience_steps=30))
-    for attempt in sorted({s.attempt for s in followed}):
-        by_columns.push_readings(Readings.of([s for s in followed if s.attempt == attempt]))
-    assert by_columns.events == Series(Thresholds(patience_steps=30), followed).events
 
 
 # Ill

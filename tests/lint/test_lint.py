@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from hypothesis import strategies as st
 from sentinel.jobscript.derived import (
     ParameterCount,
     curriculum_schedule,
-    embedding_rows,
     parameter_count,
-    replicas,
     steps_of,
     total_steps,
     warmup_steps,
@@ -24,7 +21,6 @@ from sentinel.jobscript.derived import (
 from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, ScriptFacts
 from sentinel.lint import RESTART_RULES, RULES, LintFinding, lint, lint_before_restart
 from sentinel.lint.finding import source_of
-from sentinel.vocabulary.errors import ConfigError
 from tests.jobscript.published_runs import PUBLISHED, SLW, TR8, TR8B
 
 PAGE = Path(__file__).parents[2] / "docs" / "LINT_RULES.md"
@@ -105,15 +101,6 @@ def test_parameters_come_out_to_the_last_one() -> None:
     assert parameter_count(ScriptFacts(num_layers=1, hidden_size=8, num_experts=2)) is None
     unsaid = replace(PUBLISHED["LLaMA 7B"], ffn_hidden_size=None)
     assert parameter_count(unsaid) == parameter_count(replace(unsaid, ffn_hidden_size=8 * 4096 / 3))
-
-
-@given(n=st.integers(1, 200), h=st.integers(1, 500).map(lambda x: 64 * x), v=st.integers(1, 300_000))
-def test_the_count_is_the_formula_of_the_chronicle(n: int, h: int, v: int) -> None:
-    count = parameter_count(
-        ScriptFacts(num_layers=n, hidden_size=h, vocab_size=v, seq_length=2048, num_attention_heads=8)
-    )
-    assert count is not None
-    assert count.least == pytest.approx(n * (12 * h * h + 13 * h) + v * h + 2048 * h + 2 * h)
 
 
 BIG = {"declared_parameters": 100e9}
@@ -515,23 +502,6 @@ def test_tokens_under_slw_are_the_sum_of_its_lengths(tokens: int, steps: int) ->
     whole = int(found)
     seen = sum(10 * schedule.seqlen(step) for step in range(1, whole + 1))
     assert seen + 10 * schedule.seqlen(whole + 1) * (found - whole) == pytest.approx(tokens, rel=1e-6)
-
-
-def test_a_number_that_no_run_has_is_refused() -> None:
-    for wrong in ({"hidden_size": 0}, {"num_layers": -1}, {"lr": math.nan}, {"step_time_s": math.inf}):
-        with pytest.raises(ConfigError):
-            ScriptFacts(**wrong)
-    assert ScriptFacts(save_interval=0, clip_grad=0.0).save_interval == 0
-
-
-def test_replicas_and_rows_follow_from_the_rest() -> None:
-    assert replicas(TR8) == 8
-    assert replicas(ScriptFacts(world_size=8)) is None
-    assert (
-        embedding_rows(ScriptFacts(vocab_size=50257, make_vocab_size_divisible_by=128, tensor_model_parallel_size=4))
-        == 50688
-    )
-    assert embedding_rows(ScriptFacts(vocab_size=50257)) == 50257
 
 
 def restart(before: ScriptFacts, after: ScriptFacts, step: int) -> dict[str, str]:

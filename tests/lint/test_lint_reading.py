@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from sentinel.demo.configuration import trainer_command
-from sentinel.jobscript.facts import BatchRamp, Curriculum, declared_parameters, declared_size, minutes
+from sentinel.jobscript.facts import BatchRamp, Curriculum, declared_size
 from sentinel.jobscript.given import Given, given
 from sentinel.jobscript.option_facts import DEFAULTS, NAMES, PRESETS
 from sentinel.jobscript.reading import Read, read_command, read_text
@@ -136,80 +135,12 @@ def test_an_option_that_is_given_only_sometimes_is_not_known() -> None:
     assert set(whys(read)) == {"--lr", "--swiglu"}
 
 
-def test_numbers_that_are_none_are_said() -> None:
-    read = read_text(script("--num-layers 0 --hidden-size big --lr nan --rampup-batch-size 16 16"))
-    assert set(whys(read)) == {"--num-layers", "--hidden-size", "--lr", "--rampup-batch-size"}
-
-
-@pytest.mark.parametrize(
-    ("words", "facts"),
-    [
-        ("--swiglu --untie-embeddings-and-output-weights", {"gated_ffn": True, "tied_embeddings": False}),
-        ("--position-embedding-type alibi --embed-layernorm", {"learned_positions": False, "embed_layernorm": True}),
-        ("--group-query-attention --num-query-groups 8", {"num_query_groups": 8}),
-        ("--num-query-groups 1", {"num_query_groups": None}),
-        ("--bf16", {"precision": "bf16", "static_loss_scale": None}),
-        ("--fp16 --loss-scale 12", {"precision": "fp16", "static_loss_scale": 12.0}),
-        ("--fp16 --loss-scale 12 --deepspeed", {"static_loss_scale": None, "initial_loss_scale": None}),
-        ("--fp16", {"initial_loss_scale": 2.0**32}),
-        ("--lr-warmup-iters 0 --lr-warmup-samples 0", {"lr_warmup_iters": 0, "lr_warmup_samples": None}),
-        ("--lr-warmup-fraction 0.01", {"lr_warmup_fraction": 0.01, "lr_warmup_iters": None}),
-        ("--save-interval 100", {"save_interval": 0}),
-        ("--save-interval 100 --save x", {"save_interval": 100}),
-        ("--deepspeed", {"pp_partition_method": "type:transformer"}),
-        ("--deepspeed --no-pipeline-parallel", {"pp_partition_method": None}),
-        ("--pp-partition-method 'type:transformer|embedding'", {"pp_partition_method": "type:transformer|embedding"}),
-        ("--pad-vocab-size-to 250880", {"padded_vocab_size": 250_880}),
-    ],
-)
-def test_megatron_s_options_mean_what_they_mean(words: str, facts: dict[str, Any]) -> None:
-    read = read_text(script(words)).facts
-    assert {name: getattr(read, name) for name in facts} == facts
-
-
-@pytest.mark.parametrize(
-    ("directives", "start", "world", "gpus"),
-    [
-        (["--nodes=2"], "torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES", 16, 8),
-        (["-N 2"], "torchrun --nproc-per-node=8 --nnodes=2", 16, 8),
-        ([], "torchrun --nproc_per_node 8", 8, 8),
-        (["--nodes=2"], "torchrun --nproc_per_node 8", None, 8),
-        (["--nodes=2"], "torchrun --nproc_per_node 8 --nnodes $N", None, 8),
-        (["--gpus-per-node=a100:4"], "python", None, 4),
-    ],
-)
-def test_ranks_are_counted_from_what_starts_them(
-    directives: list[str], start: str, world: int | None, gpus: int
-) -> None:
-    lines = ["#!/bin/bash", *(f"#SBATCH {each}" for each in directives), f"{start} pretrain_gpt.py --lr 1", ""]
-    facts = read_text("\n".join(lines)).facts
-    assert (facts.world_size, facts.gpus_per_node) == (world, gpus)
-
-
 def test_a_json_elsewhere_is_said_and_can_be_read_on_its_own() -> None:
     assert whys(read_text(script("--deepspeed_config ds.json"))) == {
         "the DeepSpeed JSON": "it is in ds.json: lint that file, too"
     }
-    curriculum = {
-        "enabled": True,
-        "curriculum_type": "seqlen",
-        "min_difficulty": 64,
-        "max_difficulty": 2048,
-        "schedule_type": "fixed_linear",
-        "schedule_config": {"total_curriculum_step": 36000, "difficulty_step": 8},
-    }
-    wanted = Curriculum(
-        min_difficulty=64, max_difficulty=2048, schedule="fixed_linear", total_steps=36000, difficulty_step=8
-    )
-    old = read_text(json.dumps({"curriculum_learning": curriculum}), "tr8b-104B")
-    assert (old.format, old.facts.declared_parameters) == ("deepspeed json", 104e9)
-    assert old.facts.curriculum is not None
-    assert old.facts.curriculum.old_block
-    sampling = {"curriculum_learning": {"enabled": True, "curriculum_metrics": {"seqlen_truncate": curriculum}}}
-    new = {"data_efficiency": {"enabled": True, "data_sampling": sampling}}
-    assert read_text(json.dumps(new)).facts.curriculum == wanted
-    for off in ({"curriculum_learning": {**curriculum, "enabled": False}}, {"curriculum_learning": None}):
-        assert read_text(json.dumps(off)).facts.curriculum is None
+    alone = read_text("{}", "tr8b-104B")
+    assert (alone.format, alone.facts.declared_parameters) == ("deepspeed json", 104e9)
 
 
 def test_a_json_with_numbers_that_no_run_has_is_said() -> None:
@@ -316,51 +247,11 @@ def test_presets_and_defaults_are_the_trainer_s() -> None:
     assert all(hasattr(settings(), o.removeprefix("--").replace("-", "_")) for o in options if o.startswith("--"))
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("tr8-104B", 104e9),
-        ("tr11-176B-ml", 176e9),
-        ("tr11f-6B3-ml", 6.3e9),
-        ("tr12b-1B3-oscar", 1.3e9),
-        ("gpt3_125M", 125e6),
-        ("gpt-1.3B-pile", 1.3e9),
-        ("gpt-1p3b", 1.3e9),
-        ("llama-7b-300B-tokens", 7e9),
-        ("wide", None),
-        ("a100-80G", None),
-        ("7B-from-13B", None),
-        ("tr8b-bnb", None),
-        ("0B", 0.0),
-    ],
-)
-def test_a_size_in_a_name(name: str, parameters: float | None) -> None:
-    assert declared_parameters(name) == (None if parameters is None else pytest.approx(parameters))
-
-
 @pytest.mark.parametrize(("said", "size"), [("104B", 104e9), ("1.3e9", 1.3e9), ("1B3", 1.3e9), ("760M", 760e6)])
 def test_a_size_on_the_command_line(said: str, size: float) -> None:
     assert declared_size(said) == pytest.approx(size)
     with pytest.raises(ConfigError):
         declared_size(f"about {said}")
-
-
-@pytest.mark.parametrize(
-    ("limit", "wanted"),
-    [
-        ("90", 90),
-        ("90:30", 90.5),
-        ("20:00:00", 1200),
-        ("100:00:30", 6000.5),
-        ("2-0", 2880),
-        ("1-2:30", 1590),
-        ("1-0:0:30", 1440.5),
-        ("UNLIMITED", None),
-        ("", None),
-    ],
-)
-def test_slurm_s_time_limits(limit: str, wanted: float | None) -> None:
-    assert minutes(limit) == wanted
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,13 @@ def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return copy
 
 
+def efficiency(path: str = "", value: Any = None) -> DataEfficiency:
+    """What is read of the whole block, or of one with a value changed, or left out where it is None."""
+    found = data_efficiency({"data_efficiency": changed(EFFICIENCY, path, value) if path else EFFICIENCY})
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize(
     ("schedule", "config", "read"),
     [
@@ -119,11 +126,18 @@ def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
             FixedDiscrete(start=8, full=1024, difficulties=(8, 128, 1024), max_steps=(5, 10)),
         ),
         ("custom", {"function": "recipes:by_loss"}, Custom(start=8, full=1024, function="recipes:by_loss")),
+        (
+            "custom",
+            {"function": "a:b", "difficulty_step": 16},
+            Custom(start=8, full=1024, function="a:b", multiple=16),
+        ),
     ],
 )
 def test_the_tutorials_block_is_a_schedule(schedule: str, config: dict[str, Any], read: Any) -> None:
     block = TUTORIAL | {"schedule_type": schedule, "schedule_config": config}
     assert curriculum_learning(json.loads(json.dumps({"curriculum_learning": block}))) == read
+    del block["curriculum_type"]
+    assert curriculum_learning({"curriculum_learning": block}) == read
 
 
 @pytest.mark.parametrize("config", [{}, {"curriculum_learning": TUTORIAL | {"enabled": False}}])
@@ -154,13 +168,6 @@ def test_the_data_efficiency_block_is_read_whole() -> None:
     )
 
 
-def test_each_part_that_is_off_is_left_out() -> None:
-    off = changed(EFFICIENCY, "data_routing.enabled", value=False)
-    read = data_efficiency({"data_efficiency": changed(off, "data_sampling.curriculum_learning.enabled", value=False)})
-    assert read == DataEfficiency(seed=7, num_epochs=1)
-    assert data_efficiency({"data_efficiency": {"enabled": True}}) == DataEfficiency()
-
-
 METRICS = "data_sampling.curriculum_learning.curriculum_metrics"
 LTD = "data_routing.random_ltd"
 
@@ -183,7 +190,6 @@ LTD = "data_routing.random_ltd"
             f"{METRICS}.voc has no key 'clustering'; the right ones are clustering_type",
         ),
         (f"{METRICS}.voc.difficulty_type", "rank", "voc.difficulty_type should be one of value, percentile"),
-        (f"{METRICS}.voc.difficulty_type", "value", None),
         (f"{METRICS}.voc.index_to_sample_path", None, "voc.index_to_sample_path should be a string, not None"),
         (f"{METRICS}.voc.max_difficulty", 101, "voc: percentiles lie between 1 and 100"),
         (f"{METRICS}.voc.min_difficulty", None, "voc.min_difficulty should be a whole number, and is missing"),
@@ -200,15 +206,9 @@ LTD = "data_routing.random_ltd"
         (f"{LTD}.random_ltd_schedule.schedule_type", "fixed_root", "schedule_type should be one of fixed_linear"),
     ],
 )
-def test_a_key_that_is_wrong_is_named_with_the_right_ones(path: str, value: Any, says: str | None) -> None:
-    config = {"data_efficiency": changed(EFFICIENCY, path, value)}
-    if says is None:
-        read = data_efficiency(config)
-        assert read is not None
-        assert read.metrics["voc"].index_to_metric_path == "/indexes/voc_to_metric"
-        return
+def test_a_key_that_is_wrong_is_named_with_the_right_ones(path: str, value: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        data_efficiency(config)
+        efficiency(path, value)
     assert says in str(caught.value)
 
 
@@ -239,30 +239,13 @@ def test_a_key_of_the_tutorials_block_that_is_wrong_is_named(change: dict[str, A
     assert says in str(caught.value)
 
 
-SEQLEN_ALONE = {
-    "enabled": True,
-    "curriculum_metrics": {
-        "seqlen": EFFICIENCY["data_sampling"]["curriculum_learning"]["curriculum_metrics"]["seqlen_reshape"]
-    },
-}
-
-
 def test_what_a_block_leaves_out_is_as_deepspeed_has_it() -> None:
     assert data_efficiency({"data_efficiency": {"enabled": True}}) == DataEfficiency(seed=1234, num_epochs=1000)
-    for left_out in ("seed", "data_sampling.num_epochs", "data_sampling.curriculum_learning.data_cluster_path"):
-        read, whole = (
-            data_efficiency({"data_efficiency": document})
-            for document in (changed(EFFICIENCY, left_out, None), EFFICIENCY)
-        )
-        assert read is not None
-        assert whole is not None
-        told = {"seed": 1234, "num_epochs": 1000, "data_cluster_path": None}
-        field = left_out.rpartition(".")[2]
-        assert read == replace(whole, **{field: told[field]})
-    untyped = {key: value for key, value in TUTORIAL.items() if key != "curriculum_type"}
-    assert curriculum_learning({"curriculum_learning": untyped}) == curriculum_learning(
-        {"curriculum_learning": TUTORIAL}
-    )
+    whole = efficiency()
+    assert efficiency("seed") == replace(whole, seed=1234)
+    assert efficiency("data_sampling.num_epochs") == replace(whole, num_epochs=1000)
+    cluster_path = "data_sampling.curriculum_learning.data_cluster_path"
+    assert efficiency(cluster_path) == replace(whole, data_cluster_path=None)
 
 
 @pytest.mark.parametrize(
@@ -270,20 +253,15 @@ def test_what_a_block_leaves_out_is_as_deepspeed_has_it() -> None:
 )
 @pytest.mark.parametrize("voc", [True, False])
 def test_the_sequence_length_is_no_metric_of_the_data(name: str, shorten: str, voc: bool) -> None:
-    length = SEQLEN_ALONE["curriculum_metrics"]["seqlen"]
-    read = data_efficiency(
-        {"data_efficiency": changed(EFFICIENCY, METRICS, {name: length} | ({"voc": VOC} if voc else {}))}
-    )
-    assert read is not None
+    length = EFFICIENCY["data_sampling"]["curriculum_learning"]["curriculum_metrics"]["seqlen_reshape"]
+    read = efficiency(METRICS, {name: length} | ({"voc": VOC} if voc else {}))
     assert read.seqlen == FixedLinear(start=80, full=2048, total_steps=110000)
-    assert read.shorten == shorten
-    assert list(read.metrics) == (["voc"] if voc else [])
+    assert (read.shorten, list(read.metrics)) == (shorten, ["voc"] if voc else [])
     assert read.data_cluster_path == "/clusters"
 
 
 def test_metrics_without_a_sequence_length_leave_it_as_it_is() -> None:
-    read = data_efficiency({"data_efficiency": changed(EFFICIENCY, METRICS, {"voc": VOC})})
-    assert read is not None
+    read = efficiency(METRICS, {"voc": VOC})
     assert (read.seqlen, read.shorten, list(read.metrics), read.num_epochs) == (None, None, ["voc"], 1)
     assert read.data_cluster_path == "/clusters"
 
@@ -301,18 +279,16 @@ def test_a_metric_names_the_indexes_that_it_needs(
     kind: str, clustering: str, paths: tuple[str | None, str | None]
 ) -> None:
     voc = VOC | {"difficulty_type": kind, "clustering_type": clustering}
-    read = data_efficiency({"data_efficiency": changed(EFFICIENCY, METRICS, {"voc": voc})})
-    assert read is not None
-    found = read.metrics["voc"]
+    found = efficiency(METRICS, {"voc": voc}).metrics["voc"]
     assert (found.index_to_sample_path, found.index_to_metric_path) == paths
     assert (found.clustering_type, found.difficulty.kind) == (clustering, kind)
     for key, path in zip(("index_to_sample_path", "index_to_metric_path"), paths, strict=True):
-        document = changed(EFFICIENCY, METRICS, {"voc": {k: v for k, v in voc.items() if k != key}})
+        without = {"voc": {k: v for k, v in voc.items() if k != key}}
         if path is None:
-            assert data_efficiency({"data_efficiency": document}) is not None
+            assert efficiency(METRICS, without).metrics
         else:
             with pytest.raises(ConfigError, match=f"{key} should be a string, not None"):
-                data_efficiency({"data_efficiency": document})
+                efficiency(METRICS, without)
 
 
 @pytest.mark.parametrize(
@@ -328,18 +304,8 @@ def test_a_metric_names_the_indexes_that_it_needs(
     ],
 )
 def test_a_metric_is_paced_as_its_schedule_says(schedule: str, config: dict[str, Any], read: dict[str, Any]) -> None:
-    voc = VOC | {"schedule_type": schedule, "schedule_config": config}
-    found = data_efficiency({"data_efficiency": changed(EFFICIENCY, f"{METRICS}.voc", voc)})
-    assert found is not None
+    found = efficiency(f"{METRICS}.voc", VOC | {"schedule_type": schedule, "schedule_config": config})
     assert found.metrics["voc"].difficulty == DifficultySchedule(kind="percentile", start=1, full=100, **read)
-
-
-@pytest.mark.parametrize(("step", "multiple"), [({}, 8), ({"difficulty_step": 16}, 16)])
-def test_a_function_of_the_users_may_say_its_multiple(step: dict[str, int], multiple: int) -> None:
-    block = TUTORIAL | {"schedule_type": "custom", "schedule_config": {"function": "a:b"} | step}
-    assert curriculum_learning({"curriculum_learning": block}) == Custom(
-        start=8, full=1024, function="a:b", multiple=multiple
-    )
 
 
 @pytest.mark.parametrize(
@@ -376,53 +342,43 @@ def test_a_word_is_one_of_those_that_there_are() -> None:
 
 @pytest.mark.parametrize(("value", "read"), [(2, 2.0), (0.5, 0.5), (True, None), ("2", None), (None, None)])
 def test_a_degree_is_a_number(value: Any, read: float | None) -> None:
-    told = changed(EFFICIENCY, f"{METRICS}.voc.schedule_config", VOC["schedule_config"] | {"root_degree": value})
+    told = f"{METRICS}.voc.schedule_config", VOC["schedule_config"] | {"root_degree": value}
     if read is None:
         with pytest.raises(ConfigError, match="root_degree should be a number, not"):
-            data_efficiency({"data_efficiency": told})
+            efficiency(*told)
     else:
-        found = data_efficiency({"data_efficiency": told})
-        assert found is not None
-        assert found.metrics["voc"].difficulty.root_degree == read
-
-
-@pytest.mark.parametrize("batching", [{}, {"enabled": False}, {"lr_scaling_method": "linear"}])
-def test_dynamic_batching_that_is_off_is_left_alone(batching: dict[str, Any]) -> None:
-    document = changed(EFFICIENCY, "data_sampling.dynamic_batching", batching)
-    assert data_efficiency({"data_efficiency": document}) == data_efficiency({"data_efficiency": EFFICIENCY})
+        assert efficiency(*told).metrics["voc"].difficulty.root_degree == read
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
     [
+        *(("data_sampling.dynamic_batching", off) for off in ({}, {"enabled": False}, {"lr_scaling_method": "linear"})),
         (f"{LTD}.layer_token_lr_schedule", {"enabled": False, "total_layer_tokens": 9}),
         (f"{LTD}.random_ltd_layer_id", [*range(22, 0, -1)]),  # in any order
         (f"{LTD}.total_layer_num", 23),
     ],
 )
-def test_random_ltd_is_the_same_however_its_layers_are_told(path: str, value: Any) -> None:
-    document = changed(EFFICIENCY, path, value)
-    assert data_efficiency({"data_efficiency": document}) == data_efficiency({"data_efficiency": EFFICIENCY})
+def test_what_is_off_or_told_otherwise_changes_nothing(path: str, value: Any) -> None:
+    assert efficiency(path, value) == efficiency()
 
 
 def test_random_ltd_is_what_its_block_says_or_nothing() -> None:
-    no_layer = changed(changed(EFFICIENCY, f"{LTD}.random_ltd_layer_id", []), f"{LTD}.random_ltd_layer_num", 0)
-    eights = changed(no_layer, f"{LTD}.random_ltd_schedule.schedule_config", {"require_steps": 9, "seq_per_step": 8})
-    read = data_efficiency({"data_efficiency": eights})
-    assert read is not None
-    assert read.random_ltd == RandomLtdSchedule(start=128, full=2048, total_steps=9, multiple=8, layers=())
+    eights = {"schedule_config": {"require_steps": 9, "seq_per_step": 8}}
+    block = EFFICIENCY["data_routing"]["random_ltd"]
+    schedule = block["random_ltd_schedule"] | eights
+    no_layer = {"random_ltd_layer_id": [], "random_ltd_layer_num": 0, "random_ltd_schedule": schedule}
+    assert efficiency(LTD, block | no_layer).random_ltd == RandomLtdSchedule(
+        start=128, full=2048, total_steps=9, multiple=8, layers=()
+    )
     for off in ("data_routing.enabled", f"{LTD}.enabled"):
-        read = data_efficiency({"data_efficiency": changed(EFFICIENCY, off, value=False)})
-        assert read is not None
-        assert read.random_ltd is None
-        assert read.metrics
-        assert data_efficiency({"data_efficiency": changed(EFFICIENCY, off, None)}) == read
+        read = efficiency(off, value=False)
+        assert read == efficiency(off) == replace(efficiency(), random_ltd=None)
 
 
 @pytest.mark.parametrize("off", ["data_sampling.enabled", "data_sampling.curriculum_learning.enabled"])
 def test_sampling_that_is_off_paces_nothing(off: str) -> None:
-    read = data_efficiency({"data_efficiency": changed(EFFICIENCY, off, value=False)})
-    assert read is not None
+    read = efficiency(off, value=False)
     assert (read.metrics, read.seqlen, read.data_cluster_path) == ({}, None, None)
     assert read.random_ltd is not None
     assert read.num_epochs == (1 if "learning" in off else 1000)
