@@ -227,15 +227,8 @@ def wrong(ended: Ended, file: Path) -> list[str]:
 
 
 _INSTEAD = (
-    "thereisno'incident-1'",
-    "thereisnorollbacktoundo",
-    "theLRwarmup",
-    "nothingtosayyesto",
-    "nocommandinit",
-    "compareneeds8ormore",
-    "nothingtoexport",
-    "openedbyhandandhasnoonset",
-    "onlyaclosedincident'squarantine",
+    *("thereisno'incident-1'", "thereisnorollbacktoundo", "theLRwarmup", "nothingtosayyesto", "nocommandinit"),
+    *("compareneeds8ormore", "nothingtoexport", "openedbyhandandhasnoonset", "onlyaclosedincident'squarantine"),
 )
 """Answers, without blanks, that are right about a file that is whole and holds nothing."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.cli import main
 from sentinel.judge.readings import Readings, descent
 from sentinel.judge.reference import Reference, compare, smoothed
 from sentinel.vocabulary.sample import Sample, encode
+from tests.support.called import Sentinel
+from tests.support.there import there
 
 Losses = Callable[[int], float]
 
@@ -32,8 +32,7 @@ def test_a_curve_is_means_of_what_the_weights_descend_from() -> None:
     curve = smoothed("a", [ill, healed])
     assert {loss for _, loss in curve.points} <= {3.0, 2.0}
     assert curve.points == sorted(curve.points)
-    assert curve.ends is not None
-    assert curve.ends[1] > 1900
+    assert there(curve.ends)[1] > 1900
     assert curve.loss(1000) == 2.0
 
 
@@ -147,12 +146,9 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def call(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     def call(*arguments: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["sentinel", "compare", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        assert left.value.code == code, captured.err
-        return captured.err if code else captured.out
+        answer = Sentinel(monkeypatch, capsys, ("compare",))(*arguments)
+        assert answer.code == code, answer.err
+        return answer.err if code else answer.out
 
     return call
 
@@ -188,10 +184,7 @@ def test_lines_that_are_taken_for_steps_are_said(
 ) -> None:
     lines = [f"{{'loss': {2 + 1 / n:.4f}, 'learning_rate': 1e-4, 'epoch': {n / 100}}}" for n in range(1, 200)]
     (folder / "trainer.log").write_text("\n".join(lines) + "\n")
-    monkeypatch.setattr(sys, "argv", ["sentinel", "compare", "tr8", "trainer.log", "--json"])
-    with pytest.raises(SystemExit):
-        main()
-    told = capsys.readouterr()
+    told = Sentinel(monkeypatch, capsys)("compare", "tr8", "trainer.log", "--json")
     (note,) = json.loads(told.out)["notes"]
     assert note.startswith("trainer.log: the lines name no step")
     assert f"warning: {note}" in told.err

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sentinel.cli import main
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, encode
 from tests.sources.reading import megatron
+from tests.support.called import Sentinel
 
 KEYS = {"signal", "lag", "pearson_r", "p_value", "n", "n_effective", "p_value_adjusted", "method"}
 LEAD = 5
 ONSET = 1500
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Correlate = Callable[..., Answer]
 
 
 def samples(attempt: int, first: int, last: int) -> list[Sample]:
@@ -53,7 +40,7 @@ def samples(attempt: int, first: int, last: int) -> list[Sample]:
 
 
 @pytest.fixture
-def correlate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Correlate:
+def correlate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Sentinel:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "a.toml").write_text('[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "state"\n')
@@ -62,19 +49,10 @@ def correlate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     second = RunStarted(attempt=2, time_unix_s=0.0, parent_attempt=1, resumed_from=1000)
     for number, records in ((1, samples(1, 1, 1200)), (2, [second, *samples(2, 1001, ONSET + 20)])):
         (folder / f"{number:04}.jsonl").write_text("".join(encode(r) + "\n" for r in records))
-
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["sentinel", "correlate", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        code = left.value.code
-        return Answer(code if isinstance(code, int) else 0, captured.out, captured.err)
-
-    return call
+    return Sentinel(monkeypatch, capsys, ("correlate",))
 
 
-def test_the_json_begins_with_table_3_and_says_where_the_signal_leads(correlate: Correlate) -> None:
+def test_the_json_begins_with_table_3_and_says_where_the_signal_leads(correlate: Sentinel) -> None:
     answer = correlate("--json")
     rows = json.loads(answer.out)
     assert answer.code == 0
@@ -92,13 +70,13 @@ def test_the_json_begins_with_table_3_and_says_where_the_signal_leads(correlate:
     assert "1 steps with an infinite ratio left out" in answer.err
 
 
-def test_every_lag_on_request(correlate: Correlate) -> None:
+def test_every_lag_on_request(correlate: Sentinel) -> None:
     rows = json.loads(correlate("--json", "--lags").out)
     lags = [r["lag"] for r in rows if (r["signal"], r["method"]) == ("adam_variance_l1", "prewhitened")]
     assert lags == list(range(-200, 201))
 
 
-def test_an_attempt_has_what_its_weights_descend_from(correlate: Correlate) -> None:
+def test_an_attempt_has_what_its_weights_descend_from(correlate: Sentinel) -> None:
     rows = json.loads(correlate("--json", "--attempt", "2").out)
     assert rows[0]["n"] == ONSET + 20 - 1
     answer = correlate("--attempt", "7")
@@ -106,26 +84,26 @@ def test_an_attempt_has_what_its_weights_descend_from(correlate: Correlate) -> N
     assert "a: no attempt 7; the attempts are 1, 2" in answer.err
 
 
-def test_the_table_says_how_far_to_trust_it(correlate: Correlate) -> None:
+def test_the_table_says_how_far_to_trust_it(correlate: Sentinel) -> None:
     out = " ".join(correlate().out.split())
     assert "prewhitened" in out
     assert "at a positive lag the signal is earlier" in out.lower()
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_the_picture_is_drawn(correlate: Correlate, tmp_path: Path, suffix: str, magic: bytes) -> None:
+def test_the_picture_is_drawn(correlate: Sentinel, tmp_path: Path, suffix: str, magic: bytes) -> None:
     picture = tmp_path / "pictures" / f"a.{suffix}"
     answer = correlate("--json", "--plot", str(picture))
     assert picture.read_bytes().startswith(magic)
     json.loads(answer.out)
 
 
-def test_another_format_is_refused_before_anything_is_read(correlate: Correlate) -> None:
+def test_another_format_is_refused_before_anything_is_read(correlate: Sentinel) -> None:
     answer = correlate("--plot", "a.pdf")
     assert (answer.code, "'a.pdf': a picture is a" in answer.err) == (2, True)
 
 
-def test_what_moved_first_before_a_step(correlate: Correlate) -> None:
+def test_what_moved_first_before_a_step(correlate: Sentinel) -> None:
     answer = correlate("--around", str(ONSET), "--window", "50", "--json")
     assert [(d["signal"], d["first_step"], d["steps_before_onset"]) for d in json.loads(answer.out)] == [
         ("grad_norm", ONSET - 3, 3)
@@ -133,7 +111,7 @@ def test_what_moved_first_before_a_step(correlate: Correlate) -> None:
     assert "grad_norm" in correlate("--around", str(ONSET)).out
 
 
-def test_what_moved_first_before_an_incident(correlate: Correlate, tmp_path: Path) -> None:
+def test_what_moved_first_before_an_incident(correlate: Sentinel, tmp_path: Path) -> None:
     opened = {
         "event": "opened",
         "incident": "incident-1",
@@ -158,7 +136,7 @@ def test_what_moved_first_before_an_incident(correlate: Correlate, tmp_path: Pat
     assert correlate("--around", "99999").code == 2
 
 
-def test_a_run_without_samples_has_an_empty_table(correlate: Correlate, tmp_path: Path) -> None:
+def test_a_run_without_samples_has_an_empty_table(correlate: Sentinel, tmp_path: Path) -> None:
     for journal in (tmp_path / "runs" / "state" / "attempts").iterdir():
         journal.unlink()
     rows = json.loads(correlate("--json", "--plot", "nothing.png").out)
@@ -170,14 +148,14 @@ def state(tmp_path: Path) -> str:
     return str(tmp_path / "runs" / "state")
 
 
-def test_a_path_has_the_same_rows_as_the_run_it_belongs_to(correlate: Correlate, tmp_path: Path) -> None:
+def test_a_path_has_the_same_rows_as_the_run_it_belongs_to(correlate: Sentinel, tmp_path: Path) -> None:
     for more in ((), ("--attempt", "2"), ("--around", str(ONSET)), ("--lags",)):
         assert json.loads(correlate(state(tmp_path), "--json", *more).out) == json.loads(correlate("--json", *more).out)
     assert correlate(state(tmp_path), "--attempt", "7").code == 2
     assert correlate(state(tmp_path), "--around", "99999").code == 2
 
 
-def test_of_several_paths_each_row_says_whose_it_is(correlate: Correlate, tmp_path: Path) -> None:
+def test_of_several_paths_each_row_says_whose_it_is(correlate: Sentinel, tmp_path: Path) -> None:
     both = [str(tmp_path / "runs" / "state" / "attempts" / f"000{n}.jsonl") for n in (1, 2)]
     rows = json.loads(correlate(*both, "--json").out)
     assert {row["path"] for row in rows} == set(both)
@@ -188,7 +166,7 @@ def test_of_several_paths_each_row_says_whose_it_is(correlate: Correlate, tmp_pa
     assert around in correlate(*both, "--around", "99999").err
 
 
-def test_a_log_knows_no_ratio_and_it_is_made_from_its_losses(correlate: Correlate, tmp_path: Path) -> None:
+def test_a_log_knows_no_ratio_and_it_is_made_from_its_losses(correlate: Sentinel, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = [megatron(step, 3 + float(rng.random()), norm=float(1 + rng.random())) for step in range(1, 301)]
     log = tmp_path / "a.log"
@@ -204,7 +182,7 @@ def test_a_log_knows_no_ratio_and_it_is_made_from_its_losses(correlate: Correlat
     assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
-def test_a_column_of_another_name_is_told_by_hand(correlate: Correlate, tmp_path: Path) -> None:
+def test_a_column_of_another_name_is_told_by_hand(correlate: Sentinel, tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text("step,perplex,grad_norm\n" + "".join(f"{i},{3 + i % 7},{i % 5}\n" for i in range(1, 100)))
     assert correlate(str(table)).code == 2
@@ -214,7 +192,7 @@ def test_a_column_of_another_name_is_told_by_hand(correlate: Correlate, tmp_path
     assert correlate(str(table), "--incident", "incident-1").code == 2
 
 
-def test_layers_have_rows_of_their_own_at_the_steps_where_they_were_measured(correlate: Correlate) -> None:
+def test_layers_have_rows_of_their_own_at_the_steps_where_they_were_measured(correlate: Sentinel) -> None:
     journal = Path("runs/state/attempts/0001.jsonl")
     measured = [
         LayerVariance(
@@ -240,7 +218,7 @@ def test_layers_have_rows_of_their_own_at_the_steps_where_they_were_measured(cor
     assert plain["adam_variance_l1"]["n"] > 1200
 
 
-def test_without_layers_in_the_journal_it_says_who_measures_them(correlate: Correlate) -> None:
+def test_without_layers_in_the_journal_it_says_who_measures_them(correlate: Sentinel) -> None:
     answer = correlate("--layers")
     assert answer.code == 2
     assert "no layer was measured" in answer.err

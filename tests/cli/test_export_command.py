@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sentinel.cli import main
 from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
@@ -21,8 +18,7 @@ from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import CheckpointSaved, RunStarted, Sample, encode
 from tests.sources.reading import SAMPLES, megatron
 from tests.sources.readings import told
-
-Call = Callable[..., int]
+from tests.support.called import Sentinel
 
 
 def samples(attempt: int, first: int, last: int, diverges_at: int) -> list[Sample]:
@@ -61,16 +57,9 @@ def state(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def export(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+def export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Sentinel:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["sentinel", "export", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return int(left.value.code or 0)
-
-    return call
+    return Sentinel(monkeypatch, capsys, ("export",))
 
 
 def events(path: Path) -> object:
@@ -88,16 +77,16 @@ def everything(path: Path) -> object:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
-def test_what_is_exported_is_what_was_read_and_is_judged_the_same(export: Call, state: Path, suffix: str) -> None:
+def test_what_is_exported_is_what_was_read_and_is_judged_the_same(export: Sentinel, state: Path, suffix: str) -> None:
     table = state.parent / f"a.{suffix}"
-    assert export(state, "-o", table) == 0
+    assert export(state, "-o", table).code == 0
     assert everything(table) == everything(state)
     assert events(table) == events(state)
     assert [e.recommend_rollback for e in events(state)[1]].count(True) == 1  # type: ignore[index]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
-def test_the_line_of_descent_has_each_step_once(export: Call, state: Path, suffix: str) -> None:
+def test_the_line_of_descent_has_each_step_once(export: Sentinel, state: Path, suffix: str) -> None:
     table = state.parent / f"a.{suffix}"
     export(state, "-o", table, "--descent")
     rows = told(one_source(table, {}))
@@ -105,7 +94,7 @@ def test_the_line_of_descent_has_each_step_once(export: Call, state: Path, suffi
     assert [row["attempt"] for row in rows] == [1] * 600 + [2] * 600
 
 
-def test_nan_and_null_stay_apart_and_what_counts_is_whole(export: Call, state: Path) -> None:
+def test_nan_and_null_stay_apart_and_what_counts_is_whole(export: Sentinel, state: Path) -> None:
     export(state, "-o", "a.jsonl")
     rows = [json.loads(line) for line in (state.parent / "a.jsonl").read_text().splitlines()]
     assert list(rows[0])[:5] == ["attempt", "global_step", "time_unix_s", "loss", "loss_ratio"]
@@ -123,31 +112,29 @@ def test_nan_and_null_stay_apart_and_what_counts_is_whole(export: Call, state: P
 
 
 @pytest.mark.parametrize("log", sorted(SAMPLES.glob("*.log")), ids=lambda path: path.stem)
-def test_every_recorded_log_makes_the_round_trip(export: Call, tmp_path: Path, log: Path) -> None:
-    if export(log, "-o", "a.csv") == 0:
+def test_every_recorded_log_makes_the_round_trip(export: Sentinel, tmp_path: Path, log: Path) -> None:
+    if export(log, "-o", "a.csv").code == 0:
         assert events(tmp_path / "a.csv") == events(log)
         assert told(one_source(tmp_path / "a.csv", {})) == told(one_source(log, {}))
 
 
-def test_a_run_is_exported_by_its_name(export: Call, tmp_path: Path) -> None:
+def test_a_run_is_exported_by_its_name(export: Sentinel, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "a.toml").write_text(
         '[run]\nname = "a"\ncheckpoints = "c"\n[source]\nkind = "log"\npath = "rank-*.txt"\n'
     )
-    assert export("--run", "a", "-o", "a.csv") == 2  # nothing there yet
+    assert export("--run", "a", "-o", "a.csv").code == 2  # nothing there yet
     for rank in range(2):
         lines = [megatron(step, 3.0 + rank, rank=f"[Rank {rank}]") for step in range(1, 20)]
         (tmp_path / "runs" / f"rank-{rank}.txt").write_text("\n".join(lines) + "\n")
-    assert export("--run", "a", "-o", "a.csv") == 0
-    assert export("a", "-o", "b.csv") == 0
+    assert export("--run", "a", "-o", "a.csv").code == 0
+    assert export("a", "-o", "b.csv").code == 0
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
     assert len(told(one_source(tmp_path / "a.csv", {}))) == 19
 
 
-def test_what_can_not_be_exported_is_said(export: Call, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert export(state, "-o", "a.xlsx") == 2
-    assert export("nowhere", "-o", "a.csv") == 2
-    assert export(state, "--run", "a", "-o", "a.csv") == 2
-    err = capsys.readouterr().err
-    assert "'a.xlsx': a table is" in err
-    assert "nowhere: no such file or folder, and no such run under runs" in err
+def test_what_can_not_be_exported_is_said(export: Sentinel, state: Path) -> None:
+    table, nowhere = export(state, "-o", "a.xlsx"), export("nowhere", "-o", "a.csv")
+    assert (table.code, nowhere.code, export(state, "--run", "a", "-o", "a.csv").code) == (2, 2, 2)
+    assert "'a.xlsx': a table is" in table.err
+    assert "nowhere: no such file or folder, and no such run under runs" in nowhere.err

@@ -25,6 +25,7 @@ from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
 from sentinel.vocabulary.texts import for_people, markdown, neutral, neutral_in
 from tests.support.log_lines import logged
+from tests.support.there import there
 from tests.triage.runs import diverged
 
 ROOT = Path(__file__).parents[2]
@@ -110,8 +111,7 @@ def test_the_triage_page_holds_others_texts_as_data_alone(run: Path, tmp_path: P
 def test_a_page_by_mail_and_chat_neither_steers_nor_links_nor_calls() -> None:
     event = {"event": "stopped", "incident": "incident-1", "time_unix_s": 1.0, "reason": HOSTILE}
     event |= {"last_lines": HOSTILE, "changes": [HOSTILE], "rung": HOSTILE}
-    page = page_for(*logged(event), "tr8")
-    assert page is not None
+    page = there(page_for(*logged(event), "tr8"))
     mail = _mail(page, Mail(host="h", sender="a@b.example", to=("c@d.example",)))
     written = mail.get_content()
     for text in (page.title, page.text, page.to_json()["text"], str(mail["Subject"]), written):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from sentinel.cli.commands import app
 from sentinel.config import load_config
 from sentinel.vocabulary.errors import ConfigError
+from tests.support.there import there
 
 ROOT = Path(__file__).parents[2]
 SLURM = ("--launcher", "slurm")
@@ -43,8 +44,7 @@ def test_the_save_folder_counts_from_where_it_is_typed(
     assert run.checkpoints.resolve() == tmp_path / "out" / "saves"
     monkeypatch.chdir("/")
     run = load_config(tmp_path / config_dir / "tr8.toml").run
-    assert run.state_dir is not None
-    assert run.state_dir.resolve() == tmp_path / ".sentinel" / "tr8"
+    assert there(run.state_dir).resolve() == tmp_path / ".sentinel" / "tr8"
 
 
 @pytest.mark.parametrize("state_dir", ["state", "/shared/state"])
@@ -54,9 +54,7 @@ def test_the_state_folder_is_the_one_that_the_hook_is_told(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SENTINEL_STATE_DIR", state_dir)
     init(Path("runs"))
-    told = load_config(tmp_path / "runs" / "tr8.toml").run.state_dir
-    assert told is not None
-    assert told.resolve() == tmp_path / state_dir
+    assert there(load_config(tmp_path / "runs" / "tr8.toml").run.state_dir).resolve() == tmp_path / state_dir
 
 
 def test_event_files_that_trainer_writes_below_the_save_folder_are_found(

@@ -190,10 +190,7 @@ def test_the_watch_tells_of_itself_before_it_has_seen_anything() -> None:
     turns = Turns()
     found = values(of_daemon("tr8", turns, mode="approve", poll_interval_s=5.0, version="1.2.3"))
     assert (found["mode[approve]"], found["mode[act]"], found["build_info[1.2.3]"], found["turns_total"]) == (
-        1,
-        0,
-        1,
-        0,
+        *(1, 0, 1, 0),
     )
     assert "last_look_timestamp_seconds" not in found
     turns = turns.with_turn(took_s=0.5, failed=False, look_unix_s=7.0).with_turn(

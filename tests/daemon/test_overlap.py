@@ -7,6 +7,7 @@ import pytest
 from sentinel.act.overlap import Overlap
 from sentinel.judge.history import History
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
+from tests.support.there import there
 
 
 class Run:
@@ -48,8 +49,7 @@ def run() -> Run:
 
 def test_an_attempt_that_goes_on_beside_a_newer_one_is_told_with_both_their_jobs(run: Run) -> None:
     run.steps(1, 3, at=120.0)
-    told = run.look()
-    assert told is not None
+    told = there(run.look())
     assert told.startswith("attempts 1 (job 7_1) and 2 (job 7_2) train at the same time: attempt 1 has come to step 13")
     run.begins(3, at=130.0, job=None)
     assert run.look() is None  # of the three, nobody has been heard since

@@ -23,15 +23,8 @@ __all__ = ["RECORD", "asked", "options_of", "said", "script"]
 
 
 _AROUND = (
-    "{}",
-    "{}",
-    "{}",
-    "{}",
-    "if true; then\n{}\nfi",
-    "main() {{\n{}\n}}\nmain",
-    "for i in 1 2; do\n{}\ndone",
-    "true && {{\n{}\n}}",
-    "(\n{}\n)",
+    *("{}", "{}", "{}", "{}", "if true; then\n{}\nfi", "main() {{\n{}\n}}\nmain", "for i in 1 2; do\n{}\ndone"),
+    *("true && {{\n{}\n}}", "(\n{}\n)"),
 )
 _MORE = (
     "f() { echo $A; }\nf",

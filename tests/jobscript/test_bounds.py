@@ -30,6 +30,7 @@ from sentinel.plan.incident.baseline import lr_warmup_steps
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
+from tests.support.there import there
 
 LOG = (Path(__file__).parents[1] / "data" / "megatron_logs" / "llama_1b3_2023-08.log").read_text()
 WHOLE = [f.name for f in fields(ScriptFacts) if str(f.type).startswith("int")]
@@ -113,8 +114,7 @@ def test_parameters_are_the_sum_of_all_matrices_and_vectors(n: int, h: int, v: i
 
 
 def _parameters(**told: Any) -> tuple[float, float]:
-    count = parameter_count(ScriptFacts(**told))
-    assert count is not None
+    count = there(parameter_count(ScriptFacts(**told)))
     return count.least, count.most
 
 
@@ -280,8 +280,7 @@ def test_an_option_that_is_given_under_a_condition_is_no_fact(words: str, name: 
 def test_a_decay_by_tokens_without_a_batch_has_no_known_beginning() -> None:
     facts = ScriptFacts(lr=1e-4, lr_warmup_iters=2, train_iters=90, lr_decay_tokens=6400, seq_length=8)
     for batch, ends in ((None, (0, 0)), (4, (64, 6400))):
-        lr = lr_schedule(replace(facts, global_batch_size=batch), style="cosine")
-        assert lr is not None
+        lr = there(lr_schedule(replace(facts, global_batch_size=batch), style="cosine"))
         assert (lr.decay_start, lr.decay_end) == ends
 
 
@@ -356,15 +355,13 @@ RAMPED = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variabl
 def test_a_warmup_in_steps_is_the_script_s_own_within_2_percent(more: float, taken: bool) -> None:
     """Of a decision that counted steps where the script counts samples."""
     own = baseline_of_script(RAMPED)
-    known = lr_warmup_steps(own)
-    assert own.lr is not None
-    assert known is not None
+    known = there(lr_warmup_steps(own))
     steps = known[1] + (int(more) if more in (0, 2) else round(more * known[1]))
     made = Overrides(
         incident="incident-1",
         rollback="incident-1-r1",
         anchor=Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_032 * 2048),
-        standing=TrainingSettings(lr=replace(own.lr, unit="steps", warmup=steps)),
+        standing=TrainingSettings(lr=replace(there(own.lr), unit="steps", warmup=steps)),
     )
     if taken:
         assert changes_of(RAMPED, made) == ()
@@ -375,9 +372,10 @@ def test_a_warmup_in_steps_is_the_script_s_own_within_2_percent(more: float, tak
 
 @pytest.mark.parametrize(("start", "ramps"), [(2, True), (4, False), (6, False)])
 def test_a_ramp_that_begins_at_the_full_batch_is_none(start: int, ramps: bool) -> None:
-    found = batch_schedule(
-        ScriptFacts(global_batch_size=4, rampup_batch_size=BatchRamp(start=start, increment=1, samples=8))
+    found = there(
+        batch_schedule(
+            ScriptFacts(global_batch_size=4, rampup_batch_size=BatchRamp(start=start, increment=1, samples=8))
+        )
     )
-    assert found is not None
     assert found.warms_up is ramps
     assert (found.start, found.ramp_samples) == ((2, 8) if ramps else (4, 0))

@@ -11,6 +11,7 @@ from sentinel.plan.choose.ladder import Rung
 from sentinel.plan.choose.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
+from tests.support.there import there
 
 SCRIPT = """\
 #!/bin/bash
@@ -53,8 +54,7 @@ def test_the_lr_is_the_one_that_trainers_scheduler_gives_for_the_same_options(st
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     text = SCRIPT.replace("--warmup_ratio 0.05", warmup).replace("type=cosine", f"type={style}")
-    lr = baseline_of_script(text).lr
-    assert lr is not None
+    lr = there(baseline_of_script(text).lr)
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
     steps = {"": 0, "--warmup_steps 30": 30, "--warmup_steps 0.05": 50, "--warmup_ratio 0.0333": 34}[warmup]
     scheduler = transformers.get_scheduler(style, optimizer, 0 if style == "constant" else steps, 1000)

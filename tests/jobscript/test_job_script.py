@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
-from sentinel.jobscript.directives import directive
-from sentinel.jobscript.syntax import parse
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused
 from tests.jobscript import hostile_scripts
 from tests.jobscript.shell_sandbox import SCRIPTS, Run, config, parses, run
@@ -95,39 +93,6 @@ def test_a_variable_changes_at_its_assignment_and_for_all_that_use_it() -> None:
         assert after.options == {**original(name).options, "save_interval": 100}
     after = run(rewrite(TEXTS["lists_in_variables"], [SetVariable(name="GLOBAL_BATCH", value="64")]).text)
     assert (after.options["global_batch_size"], config(after)["train_batch_size"]) == (64, 64)
-
-
-@pytest.mark.parametrize(
-    ("line", "becomes"),
-    [
-        ("SAVE=300", "SAVE=7"),
-        ("SAVE=", "SAVE=7"),
-        ("export SAVE=300 # often", "export SAVE=7 # often"),
-        ("readonly SAVE='300'", "readonly SAVE='7'"),
-        ('declare -i SAVE="300"', 'declare -i SAVE="7"'),
-        ("SAVE=$((A*B))", "SAVE=7"),
-        ("SAVE=$(perl -e 'print 3*4')", "SAVE=7"),
-        ("SAVE=${OTHER:-300}", "SAVE=7"),
-    ],
-)
-def test_a_variable_is_found_however_it_is_set(line: str, becomes: str) -> None:
-    assert rewrite(f"{line}\necho $SAVE\n", [SetVariable(name="SAVE", value="7")]).text == f"{becomes}\necho $SAVE\n"
-
-
-@pytest.mark.parametrize(
-    ("lines", "read"),
-    [
-        ("#SBATCH --time 10:00:00              # HH:MM:SS", "10:00:00"),
-        ("#SBATCH -t 10:00:00", "10:00:00"),
-        ('#SBATCH --time="10:00:00"', "10:00:00"),
-        ("#SBATCH -t 1\n#SBATCH --time=2", "2"),
-        ("date\n#SBATCH -t 1", None),
-        ("#SBATCH -t", None),
-        ("#SBATCH -t 1\n#SBATCH hetjob\n#SBATCH -t 2", None),
-    ],
-)
-def test_a_directive_is_read_as_sbatch_reads_it(lines: str, read: str | None) -> None:
-    assert directive(parse(f"#!/bin/bash\n{lines}\npython x.py --lr 1\n"), "--time") == read
 
 
 @pytest.mark.parametrize(("text", "change", "line", "said"), REFUSED.values(), ids=REFUSED.keys())

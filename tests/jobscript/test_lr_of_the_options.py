@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sentinel.jobscript.script_changes import baseline_of_script
+from tests.support.there import there
 
 PEAK, FULL, BATCH = 6e-5, 2048, 32
 
@@ -85,16 +86,14 @@ WAYS = {
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
 def test_the_lr_of_each_step_is_megatron_s(options: Options) -> None:
     lr = baseline_of_script(options.script).lr
-    assert lr is not None
     for step in range(0, 1001, 10):
-        ours = lr.lr(step=step, consumed_samples=step * BATCH, consumed_tokens=step * BATCH * FULL)
+        ours = there(lr).lr(step=step, consumed_samples=step * BATCH, consumed_tokens=step * BATCH * FULL)
         assert ours == pytest.approx(options.lr(step)), step
 
 
 @pytest.mark.parametrize("peak", [0.0, 3e-6])
 def test_a_minimum_above_the_peak_is_the_peak(peak: float) -> None:
-    lr = baseline_of_script(SAMPLES.script.replace(f"--lr {PEAK}", f"--lr {peak}")).lr
-    assert lr is not None
+    lr = there(baseline_of_script(SAMPLES.script.replace(f"--lr {PEAK}", f"--lr {peak}")).lr)
     assert (lr.peak, lr.minimum) == (peak, peak)
 
 

@@ -47,21 +47,3 @@ def test_a_list_that_is_made_of_its_own_old_value_is_changed_where_it_is_written
     """`X="--lr $X"`: the value is the X of the line before, which stays."""
     text = 'X=1\nX="--lr $X --seed 2"\npython x.py $X\n'
     assert rewrite(text, [SetOption(flag="--lr", value="7")]).text == 'X=1\nX="--lr 7 --seed 2"\npython x.py $X\n'
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('A="\n  --lr 1\n  --seed 4\n"\npython x.py $A\n', "  --lr 1\n  --fp16\n  --seed 4\n"),
-        ("A='\n  --lr 1\n  --seed 4\n'\npython x.py $A\n", "  --lr 1\n  --fp16\n  --seed 4\n"),
-        ('A=(\n  --lr 1\n  --seed 4\n)\npython x.py "${A[@]}"\n', "  --lr 1\n  --fp16\n  --seed 4\n"),
-        ('A=" \\\n  --lr 1 \\\n  --seed 4 \\\n"\npython x.py $A\n', "  --lr 1 \\\n  --fp16 \\\n  --seed 4 \\\n"),
-        ("python x.py --lr 1 \\\n  --seed 4\n", "--lr 1 \\\n  --fp16 \\\n  --seed 4\n"),
-        ("python x.py --lr 1 --seed 4\n", "--lr 1 --fp16 --seed 4\n"),
-        ('A="--seed 4"\npython x.py --lr 1 $A\n', 'A="--fp16 --seed 4"\n'),
-    ],
-)
-def test_an_option_is_added_on_a_line_of_its_own_where_its_neighbour_has_one(before: str, after: str) -> None:
-    made = rewrite(before, [SetOption(flag="--fp16")]).text
-    assert after in made
-    assert parses(made)

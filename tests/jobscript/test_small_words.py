@@ -16,31 +16,9 @@ from sentinel.jobscript.given import given
 from sentinel.jobscript.script_changes import KnownSettings, baseline_of_script, changes_of
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
+from tests.support.there import there
 
 DATA = Path(__file__).parents[1] / "data"
-
-
-@pytest.mark.parametrize(
-    ("word", "is_value"),
-    [
-        ("-1", True),
-        ("-1e-4", True),
-        ("-.5", True),
-        ("-", True),
-        ("", True),
-        ("-x", False),
-        ("-a1", False),
-        ("--x", False),
-        ("--", False),
-    ],
-)
-def test_a_dash_makes_an_option_only_before_a_letter_or_a_dash(word: str, is_value: bool) -> None:
-    text, change = f"python x.py --lr 1 --clip '{word}' --fp16\n", SetOption(flag="--clip", value="2")
-    if is_value:
-        assert rewrite(text, [change]).text == "python x.py --lr 1 --clip 2 --fp16\n"
-    else:
-        with pytest.raises(ScriptRefused, match="no value to replace"):
-            rewrite(text, [change])
 
 
 @pytest.mark.parametrize(("links", "known"), [(1, True), (20, True), (21, False)])
@@ -51,50 +29,6 @@ def test_a_value_is_followed_over_twenty_variables(links: int, known: bool) -> N
     assert option.values == (("7",) if known else (f"$A{links}",))
 
 
-@pytest.mark.parametrize(
-    ("words", "flags"),
-    [
-        ("--a `date | head` --lr 1", ["--a", "--lr"]),
-        ("--a $(date | head) --lr 1", ["--a", "--lr"]),
-        ("--a `date` --lr 1 | tee --log", ["--a", "--lr"]),
-        ("--a `date | head` --lr 1 | tee --log", ["--a", "--lr"]),
-        ("--a $(date | head) --lr 1 ; tee --log", ["--a", "--lr"]),
-        ("--a `date | head` --b `date | head` --lr 1 | tee --log", ["--a", "--b", "--lr"]),
-        ("--lr 1 2>&1 --a 3", ["--lr", "--a"]),
-        ("--lr 1 && date --a 3", ["--lr"]),
-        ("--lr 1 & date --a 3", ["--lr"]),
-        ("--a '|' --lr 1", ["--a", "--lr"]),
-    ],
-)
-def test_a_bar_inside_a_substitution_or_quotes_ends_no_command(words: str, flags: list[str]) -> None:
-    quoted = words.replace("'", '"')
-    assert [option.flag for option in given(f"eval 'python x.py {quoted}'\n").options] == flags
-
-
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        ("--l$R 3", [("--lr", ("3",))]),
-        ("--lr=$B$B", [("--lr", ("44",))]),
-        ('"--lr" "$B"', [("--lr", ("4",))]),
-        ("x$R --lr $B", [("--lr", ("4",))]),
-        ("--lr a=$B", [("--lr", ("a=4",))]),
-    ],
-)
-def test_a_variable_within_a_word_is_filled_in_where_it_stands(
-    words: str, options: list[tuple[str, tuple[str, ...]]]
-) -> None:
-    found = given(f"B=4\nR=r\npython x.py {words}\n").options
-    assert [(option.flag, option.values) for option in found] == options
-
-
-@pytest.mark.parametrize("more", ["", "python x.py --lr 1 --fp16\n"])
-def test_a_program_that_a_function_starts_from_its_arguments_is_not_followed(more: str) -> None:
-    with pytest.raises(ScriptRefused) as refused:
-        rewrite(f'run() {{ "$@"; }}\nrun python x.py --lr 1\n{more}', [SetOption(flag="--lr", value="2")])
-    assert refused.value.line_number == 2
-
-
 @pytest.mark.parametrize("uses", [('"${A[@]}"', "${A[@]}"), ("${A[@]}", '"${A[@]}"')])
 def test_an_array_that_is_once_used_without_quotes_takes_no_value_that_needs_them(uses: tuple[str, str]) -> None:
     text = "A=(--title x)\nif y; then python x.py {}; else python x.py {}; fi\n"
@@ -103,16 +37,6 @@ def test_an_array_that_is_once_used_without_quotes_takes_no_value_that_needs_the
         rewrite(text.format(*uses), [change])
     quoted = text.format('"${A[@]}"', '"${A[@]}"')
     assert rewrite(quoted, [change]).text == quoted.replace("--title x", "--title 'a b'")
-
-
-@pytest.mark.parametrize("elements", ["", "A=()\n", "A=(1e-4)\n", "A=(1 2)\n"])
-def test_the_elements_of_an_array_are_no_option_s_value_and_stay_when_it_goes(elements: str) -> None:
-    text = f'{elements}python x.py --seed 1 --lr "${{A[@]}}" --fp16\n'
-    with pytest.raises(ScriptRefused, match="--lr has no value to replace"):
-        rewrite(text, [SetOption(flag="--lr", value="2")])
-    switch = f'{elements}python x.py --seed 1 --fp16 "${{A[@]}}"\n'
-    assert rewrite(switch, [SetOption(flag="--fp16")]).diff == ""
-    assert rewrite(switch, [RemoveOption(flag="--fp16")]).text == switch.replace("--fp16 ", "")
 
 
 @pytest.mark.parametrize("name", ["time", "-t", "--", "", "--a b", "--a=b", "--é"])
@@ -149,12 +73,11 @@ BY_STEPS = "python pretrain_gpt.py --lr 1e-4 --seq-length 8 --global-batch-size 
 )
 def test_an_lr_warmup_is_written_in_the_unit_of_the_decision(text: str, unit: str, warmup: int, flag: str) -> None:
     own = baseline_of_script(text).lr
-    assert own is not None
     made = Overrides(
         incident="incident-1",
         rollback="incident-1-r1",
         anchor=Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_032 * 2048),
-        standing=TrainingSettings(lr=replace(own, unit=unit, warmup=warmup)),
+        standing=TrainingSettings(lr=replace(there(own), unit=unit, warmup=warmup)),
     )
     changes: list[Change] = [
         each.change for each in changes_of(text, made, KnownSettings(scheduler="opt_param-scheduler"))

@@ -42,7 +42,6 @@ UNUSUAL: dict[str, dict[str, float]] = {
     "mixed 57": {"outright_factor": 3.0, "hopeless_loss": 5.0},
     "mixed 58": {"agree_within_steps": 200},
     "mixed 59": {"skipped_run_steps": 1},
-    **{f"steady noise {n}": {"climb_sigmas": 1.2, "climb_tolerance": 0.0} for n in range(3)},
 }
 """Curve -> thresholds that a person has set."""
 
@@ -171,38 +170,16 @@ CURVES: dict[str, Callable[[], list[Sample]]] = {
         for lasts in (1, 12, 80, 160, 500)
     },
     "a smoothed loss": lambda: noisy(healthy, 2500, noise=0.003, wander=0.95),
-    "a smoothed loss that jumps": lambda: noisy(_jump(1500, 1.06), 2500, noise=0.003, wander=0.95),
-    "a climb": lambda: noisy(lambda s: 2.0 + max(0, s - 800) * 2e-4, 3000),
-    **{
-        f"a climb by {by:.1%} that is back after {lasts}": lambda by=by, lasts=lasts: noisy(
-            lambda s: 2.0 * (1 + by * max(0.0, 1 - max(0, s - 1500) / lasts) * (s >= 1400)), 3000, noise=0.003
-        )
-        for by in (0.012, 0.018)
-        for lasts in (60, 200, 500)
-    },
-    **{
-        f"an offset of {by:.1%} in {noise:.1%} noise": lambda by=by, noise=noise: noisy(
-            lambda s: 200.0 * (1 + by * (s > 1500)), 4000, noise=noise
-        )
-        for by in (0.004, 0.006, 0.009, 0.012, 0.015)
-        for noise in (0.003, 0.006, 0.012)
-    },
-    "a small offset": lambda: noisy(lambda s: 1.96 * (1.012 if s > 3000 else 1), 6000, noise=0.005),
     "a plateau": lambda: noisy(lambda s: 8.0 * min(s, 700) ** -0.25, 6000, noise=0.003),
     "behind its sibling": lambda: noisy(lambda s: (8.5 if s < 2500 else 6.0) * s**-0.2, 4000),
     "data that repeats": lambda: noisy(_jump(600, 0.6, 690), 1000),
-    "data that stays easy": lambda: noisy(_jump(600, 0.6), 1200),
     "few samples": lambda: noisy(_jump(3, 1.4), 12, noise=0.05),
-    "a first band that was wrong": lambda: noisy(lambda s: 2.0 if s < 6 else 2.6, 600, noise=0.1),
-    "resumed from nothing": lambda: noisy(lambda s: 12.3 * (s - 136_003) ** -0.05, 300, noise=0, first=136_004),
     "lone outliers": lambda: noisy(lambda s: 2.0 * (1.5 if s % 97 == 0 else 1), 2000),
     "lone high outliers, then a jump": lambda: noisy(
         lambda s: 2.0 * (5 if s % 97 == 0 else 3 if 1500 <= s < 1540 else 1), 2000
     ),
     "far above": lambda: noisy(_jump(500, 300), 560),
-    "nan once": lambda: _ending(lambda s: sample(s, math.nan), 1),
     "nan": lambda: _ending(lambda s: sample(s, math.inf), 30),
-    "nan in Adam's state": lambda: _ending(lambda s: sample(s, healthy(s), adam_variance_l1=math.nan), 3),
     **{
         f"{name}, every tenth": lambda symptom=symptom: [s for s in _ending(symptom, 100) if s.global_step % 10 == 1]
         for name, symptom in {
@@ -221,9 +198,6 @@ CURVES: dict[str, Callable[[], list[Sample]]] = {
     "a loss scale that collapses": lambda: _with(
         noisy(_jump(500, 1.5), 800), lambda s: {"loss_scale": 2.0 ** (16 - min(8, max(0, s - 420) // 20))}
     ),
-    "a gradient that leads": lambda: _with(
-        noisy(_jump(500, 1.5), 800), lambda s: {"grad_norm": (1 + s % 7 / 50) * (9 if 478 <= s < 500 else 1)}
-    ),
     **{
         f"cut short at {last}, {name}": lambda last=last, norm=norm: [
             replace(s, grad_norm=(1 + s.global_step % 7 / 50) * (norm if s.global_step >= 490 else 1))
@@ -233,12 +207,6 @@ CURVES: dict[str, Callable[[], list[Sample]]] = {
         for last in (499, 500, 501)
         for name, norm in {"led by the gradient": 9.0, "led by nothing": 1.0}.items()
     },
-    "an outlier of the gradient": lambda: _with(
-        noisy(_jump(500, 1.5, 520), 800), lambda s: {"grad_norm": (1 + s % 7 / 50) * (9 if s % 130 == 100 else 1)}
-    ),
-    "a learning rate that comes back": lambda: _with(
-        noisy(_jump(700, 1.1), 1200), lambda s: {"lr": 1e-4 if 300 <= s <= 700 else 1e-3}
-    ),
     "a warmup": lambda: _with(noisy(lambda s: 2 + s * 2e-4, 900), lambda s: {"lr": 1e-3 * min(1.0, s / 600)}),
     "lengths": lambda: _with(noisy(_jump(500, 1.3, 800), 1200), lambda s: {"seqlen": 16 if 500 <= s < 800 else 64}),
     "skipped between two scrapes": lambda: [
@@ -268,7 +236,6 @@ CURVES: dict[str, Callable[[], list[Sample]]] = {
         noisy(lambda s: (4.0 if s >= 500 else 2.0) * (1.2 if 300 <= s < 700 else 1), 1000),
         lambda s: {"seqlen": 32 if 300 <= s < 700 else 64},
     ),
-    **{f"steady noise {n}": lambda n=n: noisy(lambda _: 200.0, 12_000 + n) for n in range(3)},
     "a planned change": lambda: noisy(_jump(500, 1.8), 900),
     **{
         f"scraped: {name}": lambda told=told: _scraped(*told)

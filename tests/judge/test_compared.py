@@ -13,6 +13,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.pacing import FixedLinear, Mixed, RandomLtdSchedule, SeqlenSchedule
 from sentinel.vocabulary.sample import Sample
+from tests.support.there import there
 
 FULL, AT = 1024, 400
 MIXED = Mixed(start=64, full=FULL, anchor_step=AT, short_steps=180, full_steps=40)
@@ -62,8 +63,7 @@ def test_a_run_that_is_well_is_well_at_every_length(schedule: SeqlenSchedule) ->
 def test_an_unhealthy_at_the_full_length_alone_is_seen_from_round_to_round() -> None:
     """The paper's Figure 2: it is the length that sets it off. Forty steps at a time are fewer than the patience."""
     series = run(MIXED.seqlen, lambda step, length: 1.4 if step > 825 and length == FULL else 1.0)
-    assert series.alarm is not None
-    assert 820 <= series.alarm.onset_range[1] <= 830
+    assert 820 <= there(series.alarm).onset_range[1] <= 830
 
 
 def test_an_alarm_stays_up_while_the_lengths_go_back_and_forth_until_the_loss_is_back() -> None:
@@ -83,8 +83,7 @@ def test_a_spike_at_the_end_of_a_round_has_healed_when_the_next_one_shows_it() -
 def test_an_illness_is_seen_from_the_first_steps_after_a_restart_at_a_short_length() -> None:
     """A tolerance is in force for as long as the length grows: it does not grow with the loss."""
     series = run(LINEAR.seqlen, lambda step, _: 1 + 1.2 * min(1.0, max(0, step - AT - 40) / 300), last=AT + 400)
-    assert series.alarm is not None
-    assert series.alarm.onset_range[0] > AT
+    assert there(series.alarm).onset_range[0] > AT
 
 
 @pytest.mark.parametrize("ill", [1.0, 1.5])

@@ -76,10 +76,7 @@ def test_table_3s_signals_come_first_and_always_others_where_they_vary() -> None
     }
     plain = [r for r in correlations(columns, np.arange(50)).rows if r.method == "plain"]
     assert [r.signal for r in plain] == [
-        "adam_variance_l1",
-        "adam_variance_max",
-        "grad_norm",
-        "adam_variance_max[layer 3]",
+        *("adam_variance_l1", "adam_variance_max", "grad_norm", "adam_variance_max[layer 3]"),
     ]
     assert (plain[0].n, math.isnan(plain[0].pearson_r), math.isnan(plain[0].p_value_adjusted)) == (0, True, True)
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sentinel.judge.detectors.early_warning import EarlyWarning, EarlyWarnings
 from sentinel.judge.series import Series
 from tests.support.rising_runs import RISE, STEPS, judged, noisy
+from tests.support.there import there
 
 ZERO = np.where(abs(np.arange(STEPS) - 567.5) < 28, 1e-6, 1.0)  # 56 steps of nothing
 
@@ -53,8 +54,7 @@ def test_a_warning_passes_once_nothing_rises_any_more() -> None:
     series = judged(grad_norm=noisy(1 + 3 * back, 0.1, 2), adam_variance_max=noisy(0.1 * (1 + 2 * back), 0.02, 3))
     (warning,) = warnings_of(series)
     assert series.early_warning is None
-    assert warning.end_step is not None
-    assert 760 + 200 < warning.end_step < STEPS
+    assert 760 + 200 < there(warning.end_step) < STEPS
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,9 @@ def test_a_learning_rate_that_fell_and_then_rises_past_its_peak_is_warned_of_the
 def test_a_divergence_that_is_known_is_no_warning() -> None:
     late = np.clip((np.arange(STEPS) - 1000) / 100, 0, 1)
     series = judged(loss=noisy(2 + 3 * RISE, 0.01, 1), grad_norm=noisy(1 + 5 * RISE + 90 * late, 0.1, 2))
-    assert series.alarm is not None
-    assert warnings_of(series)[0].step < series.alarm.verdict_step
+    assert warnings_of(series)[0].step < there(series.alarm).verdict_step
     jumped = judged(loss=noisy(2.0 + (RISE > 0), 0.01, 1), grad_norm=noisy(1 + 9 * late, 0.1, 2))
-    assert jumped.alarm is not None
-    assert all(warning.step < jumped.alarm.verdict_step for warning in warnings_of(jumped))
+    assert all(warning.step < there(jumped.alarm).verdict_step for warning in warnings_of(jumped))
     assert (series.early_warning, jumped.early_warning) == (None, None)
 
 

@@ -12,6 +12,7 @@ from sentinel.judge.analysis.instability import InstabilitySeen, instability_bef
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import Sample
+from tests.support.there import there
 
 ONSET = (402, 404)
 
@@ -43,8 +44,7 @@ def shown(samples: list[Sample], clip: float | None = 1.0) -> InstabilitySeen | 
 
 
 def test_gradients_that_grow_at_once_leave_the_variance_behind() -> None:
-    found = shown(lineage(norm={401: 32.0}, root={401: 2.0, 402: 3.0, 404: 4.0}), clip=0.0)
-    assert found is not None
+    found = there(shown(lineage(norm={401: 32.0}, root={401: 2.0, 402: 3.0, 404: 4.0}), clip=0.0))
     assert (found.kind, found.first_step, found.value) == ("lagging_variance", 401, pytest.approx(2 * 32 / 3))
     assert "Adam's variance lags" in found.sentence
 

@@ -49,11 +49,7 @@ def said(judging: Judging) -> str:
         [
             *(series.alarm, series.episode, series.level, series.band_ready, series.last, series.last_step),
             *(
-                series.early_warning,
-                series.logit_warning,
-                series.skipped_run,
-                series.resume_drop,
-                series.healed,
+                *(series.early_warning, series.logit_warning, series.skipped_run, series.resume_drop, series.healed),
                 series.events,
             ),
             *(series.known.patience_steps, series.known.edge, spans.spans),
@@ -112,7 +108,7 @@ FEW = (
 )
 
 
-@pytest.mark.parametrize("name", [*FEW, *full(name for name in judged_curves.CURVES if name not in FEW)])
+@pytest.mark.parametrize("name", [*FEW, *full(name for name in judged_curves.RECORD.read() if name not in FEW)])
 def test_the_judge_goes_on_from_any_sample_of_a_known_curve_as_if_it_had_read_all(name: str) -> None:
     planned = [500] * name.startswith("a planned change")
     references = [judged_curves.SIBLING] * ("sibling" in name)

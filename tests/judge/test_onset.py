@@ -21,6 +21,7 @@ from sentinel.plan.restart.by_hand import ManualRollback, plan_by_hand
 from sentinel.plan.restart.decision import decide_rung
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
 from tests.support.recovery_plans import POLICY, checkpoint, incident, run, target_of
+from tests.support.there import there
 
 PATIENT = Thresholds(outright_factor=math.inf)
 """No verdict before the last symptom's."""
@@ -55,16 +56,13 @@ def test_the_verdict_on_the_last_symptom_keeps_the_onset_of_the_open_episode(
     blown_up = [sample(s, 2.5 * 1.5 ** (s - 370)) for s in range(372, 385)]
     symptoms = [LAST_SYMPTOMS[symptom](s) for s in range(385, 420)]
     alarm = Series(thresholds, [*well(371), *blown_up, *symptoms]).alarm
-    assert alarm is not None
-    early, late = alarm.onset_range
+    early, late = there(alarm).onset_range
     assert 365 <= early <= late == 372
 
 
 def test_an_onset_of_skipped_updates_alone_is_the_first_of_them() -> None:
     skipped = [sample(s, 2.5, skipped=True) for s in range(110, 400, 10)]
-    alarm = Series(Thresholds(), [*well(100), *skipped]).alarm
-    assert alarm is not None
-    assert alarm.onset_range == (101, 110)
+    assert there(Series(Thresholds(), [*well(100), *skipped]).alarm).onset_range == (101, 110)
 
 
 def test_nan_in_the_weights_takes_over_the_onset_of_the_divergence_before_it() -> None:
@@ -100,8 +98,7 @@ def test_a_nan_after_a_slow_climb_is_rolled_back_to_before_the_climb(
     noise: float, every: int, seed: int, target: int
 ) -> None:
     """To a block of 32 readings; what the climb has gained until then is inside the noise."""
-    alarm = climbing(noise, every, seed).alarm
-    assert alarm is not None
+    alarm = there(climbing(noise, every, seed).alarm)
     assert (alarm.kind, alarm.verdict_step) == ("nan", 1700 + every)
     opened = replace(incident(), onset_range=alarm.onset_range)
     saved = run(checkpoints=tuple(checkpoint(step) for step in range(100, 1800, 100)))
@@ -111,16 +108,13 @@ def test_a_nan_after_a_slow_climb_is_rolled_back_to_before_the_climb(
 @pytest.mark.parametrize("every", [1, 5, 10])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_nan_without_a_climb_before_it_keeps_its_own_step(every: int, seed: int) -> None:
-    alarm = climbing(0.01, every, seed, climbs=0.0).alarm
-    assert alarm is not None
-    assert alarm.onset_range == (1701 - every, 1700)
+    assert there(climbing(0.01, every, seed, climbs=0.0).alarm).onset_range == (1701 - every, 1700)
 
 
 def test_a_climb_into_nan_that_began_with_a_spike_keeps_the_onset_of_the_spike() -> None:
     series = climbing(0.005, 5, 0, spike=(1300, 1320))
     ((spike, _),) = series.known.findings.healed
-    assert series.alarm is not None
-    assert series.alarm.onset_range == spike
+    assert there(series.alarm).onset_range == spike
     assert spike[1] == 1300
 
 
@@ -143,15 +137,12 @@ COURSES: dict[str, Callable[[int], float]] = {
 @pytest.mark.parametrize("course", COURSES)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_divergence_that_began_as_a_spike_keeps_its_onset(course: str, seed: int) -> None:
-    alarm = after_a_spike(0.005, seed, COURSES[course]).alarm
-    assert alarm is not None
-    assert alarm.onset_range == (600, 600)
+    assert there(after_a_spike(0.005, seed, COURSES[course]).alarm).onset_range == (600, 600)
 
 
 def test_a_spike_that_was_back_for_longer_than_a_patience_is_no_onset() -> None:
     alarm = after_a_spike(0.005, 0, lambda s: 1.5 if s < 20 else 1 + 0.03 * max(0, min(1, (s - 400) / 400))).alarm
-    assert alarm is not None
-    assert alarm.onset_range[0] > 900
+    assert there(alarm).onset_range[0] > 900
 
 
 @pytest.mark.parametrize(
@@ -186,12 +177,10 @@ def test_a_real_zero_1_run_in_fp32_leaves_its_band_and_skips_its_updates_later(
 ) -> None:
     samples = [r for r in llama if isinstance(r, Sample)]
     skipped = [s.global_step for s in samples if s.skipped]
-    patient = Series(PATIENT, samples).alarm
-    assert patient is not None
+    patient = there(Series(PATIENT, samples).alarm)
     assert "skipped" in patient.reason
     assert patient.onset_range[1] < 372 < skipped[0] < patient.verdict_step
-    at_once = Series(Thresholds(), samples).alarm
-    assert at_once is not None
+    at_once = there(Series(Thresholds(), samples).alarm)
     assert (at_once.onset_range, at_once.verdict_step) == (patient.onset_range, 374)
 
 
@@ -291,8 +280,7 @@ def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says
         "where 100 was usual before" in target.reason
     )
     plan = decide_rung(incident(), state, POLICY)
-    assert plan.decision is not None
-    assert (plan.decision.target_tag, "2e+10" in plan.reason) == ("global_step20", True)
+    assert (there(plan.decision).target_tag, "2e+10" in plan.reason) == ("global_step20", True)
 
 
 def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> None:

@@ -12,6 +12,7 @@ from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, RecoveryOu
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample, Validation
+from tests.support.there import there
 
 DANGER = Danger(onset_step=100, onset_tokens=None, warmup_end_step=120, best_before=2.0, hold_steps=60)
 WANTED = 2.0 * (1 - 0.05)
@@ -192,8 +193,7 @@ def test_where_no_training_loss_compares_the_last_two_validations_say_it(
 def test_a_restart_that_follows_the_old_trend_has_recovered_without_being_better() -> None:
     """A power law through the last half: at least 200 losses of it, and no further than twice as far."""
     before = [sample(step, 10.0 * step**-0.1) for step in range(1, 402)]
-    old = OldTrend.of(before, None)
-    assert old is not None
+    old = there(OldTrend.of(before, None))
     assert (old.last_step, old.law.slope) == (401, pytest.approx(-0.1))
     assert OldTrend.of(before[:400], None) is not None
     assert OldTrend.of(before[:398], None) is None

@@ -19,6 +19,7 @@ from sentinel.judge.replay import Replay
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
+from tests.support.there import there
 
 
 def state(value: object) -> object:
@@ -164,5 +165,4 @@ def test_what_moved_first_is_known_of_a_divergence_that_was_rolled_back_and_of_o
     (rolled_back,) = [(e, moved) for e, moved in replay.found if e.kind is EventKind.DIVERGENCE]
     for event, moved in (long_past, rolled_back):
         assert event.onset_range[1] == 1490
-        assert moved is not None
-        assert [(d.signal, d.steps_before_onset) for d in moved.leading] == [("grad_norm", 25)]
+        assert [(d.signal, d.steps_before_onset) for d in there(moved).leading] == [("grad_norm", 25)]

@@ -16,6 +16,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, VerdictKind, judge
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.support.curves import ALIVE, curve, healthy, sample, spike, tr8
+from tests.support.there import there
 
 
 def kinds(samples: Sequence[Sample]) -> list[VerdictKind]:
@@ -81,16 +82,14 @@ def test_a_small_offset_for_good_has_diverged() -> None:
     """Marin's: 1.96, a spike to 2.02, then 1.975 for good. With its noise of 0.1 %."""
     shape = {**dict.fromkeys(range(1, 400), 1.96), **dict.fromkeys(range(400, 406), 2.05)}
     series = Series(Thresholds(), curve(lambda s: shape.get(s, 1.975), 500, noise=0.001))
-    assert series.alarm is not None
-    assert series.alarm.onset_range[1] == 400
+    assert there(series.alarm).onset_range[1] == 400
 
 
 @pytest.mark.parametrize(("loss", "l1"), [(math.nan, math.nan), (2.0, math.nan)])
 def test_nan_in_the_weights_is_known_at_once(loss: float, l1: float) -> None:
     samples = [*curve(healthy, 100), sample(101, loss, adam_variance_l1=l1)]
     series = Series(Thresholds(), samples)
-    assert series.alarm is not None
-    assert series.alarm.verdict_step == 101
+    assert there(series.alarm).verdict_step == 101
 
 
 def test_one_nan_that_was_skipped_is_not_the_end() -> None:
@@ -105,8 +104,7 @@ def zeros(first: int, n: int) -> list[Sample]:
 def test_a_loss_that_vanishes_at_once_is_a_nan_that_the_trainer_hides() -> None:
     """Hugging Face's Trainer before 4.38, as in fine-tunings that people ask about: 1.3, 34023.8, then 0.0 for good."""
     for before in (curve(healthy, 100), [*curve(healthy, 99), sample(100, 34023.8)]):
-        alarm = Series(Thresholds(), [*before, *zeros(101, 8)]).alarm
-        assert alarm is not None
+        alarm = there(Series(Thresholds(), [*before, *zeros(101, 8)]).alarm)
         assert (alarm.kind, alarm.verdict_step) == (EventKind.NAN, 105)
         assert alarm.onset_range[1] in (100, 101)
 
@@ -157,8 +155,7 @@ def test_a_line_of_descent_leaves_out_what_was_rolled_back() -> None:
         history.push(sample(s, 3.0))
     history.push(RunStarted(attempt=2, time_unix_s=0.0, parent_attempt=1, resumed_from=10))
     history.push(Sample(attempt=2, global_step=11, time_unix_s=0.0, loss=2.5))
-    latest = history.latest
-    assert latest is not None
+    latest = there(history.latest)
     assert [(s.attempt, s.global_step) for s in history.lineage(latest)] == [*((1, s) for s in range(1, 11)), (2, 11)]
 
 
@@ -304,8 +301,7 @@ def test_a_spike_of_the_first_steps_on_its_way_back_into_the_band_is_waited_for(
 def test_an_offset_far_below_one_samples_noise_is_found_over_many() -> None:
     """0.8 % for good, with a noise of 0.5 %: Marin's, and no spike before it."""
     samples = curve(lambda s: 1.96 if s < 2000 else 1.96 * 1.012, 4000, noise=0.005)
-    alarm = Series(Thresholds(), samples).alarm
-    assert alarm is not None
+    alarm = there(Series(Thresholds(), samples).alarm)
     assert abs(alarm.onset_range[0] - 2000) <= 40
     assert alarm.verdict_step <= 2300
 

@@ -22,6 +22,7 @@ from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, ScriptFacts
 from sentinel.lint import RESTART_RULES, RULES, LintFinding, lint, lint_before_restart
 from sentinel.lint.finding import source_of
 from tests.jobscript.published_runs import PUBLISHED, SLW, TR8, TR8B
+from tests.support.there import there
 
 PAGE = Path(__file__).parents[2] / "docs" / "LINT_RULES.md"
 
@@ -88,8 +89,7 @@ def test_steps_are_those_that_the_logs_of_the_runs_count() -> None:
     [("GPT-3 125M", 0.125), ("GPT-3 175B", 174.6), ("tr11-176B", 176.2), ("LLaMA 65B", 65.3), ("LLaMA 2 70B", 69.0)],
 )
 def test_parameters_come_out_as_published(name: str, billions: float) -> None:
-    count = parameter_count(PUBLISHED[name])
-    assert count is not None
+    count = there(parameter_count(PUBLISHED[name]))
     assert count.least == count.most == pytest.approx(billions * 1e9, rel=0.005)
 
 

@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from sentinel.cli import main
+from tests.support.called import Sentinel
 from tests.support.wide_scripts import WIDE, script
 
 CORRECTED = WIDE.replace("--ffn-hidden-size $FFN_HIDDEN_SIZE ", "")
 
 
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Lint = Callable[..., Answer]
-
-
 @pytest.fixture
-def lint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Lint:
+def lint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Sentinel:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["sentinel", "lint", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        code = left.value.code
-        return Answer(code if isinstance(code, int) else 0, captured.out, captured.err)
-
-    return call
+    return Sentinel(monkeypatch, capsys, ("lint",))
 
 
-def test_an_error_is_exit_1_with_the_numbers_and_the_source(lint: Lint, tmp_path: Path) -> None:
+def test_an_error_is_exit_1_with_the_numbers_and_the_source(lint: Sentinel, tmp_path: Path) -> None:
     (tmp_path / "tr8-104B.slurm").write_text(WIDE)
     answer = lint("tr8-104B.slurm")
     assert answer.code == 1
@@ -51,7 +29,7 @@ def test_an_error_is_exit_1_with_the_numbers_and_the_source(lint: Lint, tmp_path
     assert "  not known: the DeepSpeed JSON (line 18): $ZERO_STAGE is not set in the script" in answer.out
 
 
-def test_no_error_is_exit_0(lint: Lint, tmp_path: Path) -> None:
+def test_no_error_is_exit_0(lint: Sentinel, tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(CORRECTED)
     assert lint("job.sh").code == 0
     (tmp_path / "bare.sh").write_text(script("--save x --save-interval 10 --lr-warmup-iters 100 --adam-beta2 0.95"))
@@ -61,7 +39,7 @@ def test_no_error_is_exit_0(lint: Lint, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "echo hello\n", '{"fp16": '])
-def test_what_can_t_be_read_is_exit_2_and_names_the_file(text: str | None, lint: Lint, tmp_path: Path) -> None:
+def test_what_can_t_be_read_is_exit_2_and_names_the_file(text: str | None, lint: Sentinel, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "job.sh").write_text(text)
     answer = lint("job.sh")
@@ -70,7 +48,7 @@ def test_what_can_t_be_read_is_exit_2_and_names_the_file(text: str | None, lint:
     assert answer.err.startswith("sentinel: job.sh: ")
 
 
-def test_json_is_one_document_for_all_the_files(lint: Lint, tmp_path: Path) -> None:
+def test_json_is_one_document_for_all_the_files(lint: Sentinel, tmp_path: Path) -> None:
     (tmp_path / "wrong.sh").write_text(WIDE)
     (tmp_path / "right.sh").write_text(CORRECTED)
     answer = lint("right.sh", "wrong.sh", "--json")
@@ -84,7 +62,7 @@ def test_json_is_one_document_for_all_the_files(lint: Lint, tmp_path: Path) -> N
     assert all(f["severity"] != "error" for f in right["findings"])
 
 
-def test_what_a_person_says_counts_before_what_was_read(lint: Lint, tmp_path: Path) -> None:
+def test_what_a_person_says_counts_before_what_was_read(lint: Sentinel, tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(CORRECTED)
     answer = lint("job.sh", "--parameters", "13B", "--gpus", "512", "--step-time", "18.7", "--consumed-samples", "100")
     assert answer.code == 1
@@ -97,7 +75,7 @@ def test_what_a_person_says_counts_before_what_was_read(lint: Lint, tmp_path: Pa
     assert (facts["step_time_s"], facts["save_time_s"], facts["node_failures_per_day"]) == (100, 40, 2)
 
 
-def test_without_a_path_it_is_the_run_s_own_script_or_command(lint: Lint, tmp_path: Path) -> None:
+def test_without_a_path_it_is_the_run_s_own_script_or_command(lint: Sentinel, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "job.sh").write_text(WIDE.replace("tr8-104B", "no-size"))
     toml = tmp_path / "runs" / "tr8-104B.toml"
@@ -128,7 +106,7 @@ def test_without_a_path_it_is_the_run_s_own_script_or_command(lint: Lint, tmp_pa
         "torchrun --nproc_per_node 8 train.py --lr 1e-4 --warmup 0 --save-interval 0 --micro-batch-size 4",
     ],
 )
-def test_another_trainer_s_script_is_not_understood_and_no_error(lint: Lint, tmp_path: Path, command: str) -> None:
+def test_another_trainer_s_script_is_not_understood_and_no_error(lint: Sentinel, tmp_path: Path, command: str) -> None:
     (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{command}\n")
     answer = lint("job.sh")
     assert (answer.code, answer.err) == (0, "")
@@ -152,7 +130,7 @@ FACTORY = "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nllamafactory-cli train c
 
 @pytest.mark.parametrize("place", [".", "jobs"])  # the job starts beside its script, or where lint was called
 def test_a_yaml_that_the_script_names_is_read_and_lines_are_the_script_s(
-    lint: Lint, tmp_path: Path, place: str
+    lint: Sentinel, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "job.sh").write_text(FACTORY)
@@ -167,7 +145,7 @@ def test_a_yaml_that_the_script_names_is_read_and_lines_are_the_script_s(
     assert [(unread["what"], unread["line"]) for unread in document["unread"]] == [("$MORE", 4), ("--adam_beta2", None)]
 
 
-def test_a_deepspeed_json_that_the_script_names_is_read(lint: Lint, tmp_path: Path) -> None:
+def test_a_deepspeed_json_that_the_script_names_is_read(lint: Sentinel, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 3, "gradient_clipping": 1.0}')
     options = "--num-layers 4 --hidden-size 64 --deepspeed --deepspeed_config ds.json"
     (tmp_path / "job.sh").write_text(f"#!/bin/bash\ndeepspeed pretrain_gpt.py {options}\n")

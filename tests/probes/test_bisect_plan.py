@@ -50,6 +50,7 @@ from tests.support.bisect_questions import (
     result,
 )
 from tests.support.probe_trainers import ALARM, AT, TAG, WINDOW
+from tests.support.there import there
 
 _ALL = {"adam_variance_l1": 1.0, "adam_variance_max": 1.0, "momentum_l2": 1.0, "update_norm": 1.0, "param_norm": 50.0}
 MEASURED = replace(COUNTED, after={n: replace(s, **_ALL) for n, s in _AFTER.items()})
@@ -152,9 +153,7 @@ def test_a_jump_of_the_lr_counts_near_the_onset_and_past_the_warmup(
     assert (round(shown.lr_jump, 6), shown.lr_jump_at) == (jump if jump[1] else (1.0, shown.lr_jump_at))
     assert shown.in_risky_window is (onset <= 30)
     lowered = question_of(INCIDENT, RUN, window, tag=TAG, anchor=ANCHOR, means=MEANS).probes[LOWER].overrides
-    assert lowered is not None
-    assert lowered.standing.lr is not None
-    assert lowered.standing.lr.peak == pytest.approx(1e-3 / (jump[0] if jump[0] > 1.5 else 8))
+    assert there(there(lowered).standing.lr).peak == pytest.approx(1e-3 / (jump[0] if jump[0] > 1.5 else 8))
 
 
 def test_a_spread_over_the_ranks_counts_up_to_the_onset() -> None:
@@ -261,12 +260,10 @@ def test_each_probe_changes_one_thing_from_the_checkpoint_on_and_stays_within_tw
     assert {(p.tag, p.global_step) for p in probes.values()} == {(TAG, AT)}
     assert (probes[CONTROL].until_step, probes[CONTROL].overrides) == (ALARM, None)
     assert max(p.until_step for p in probes.values()) == probes[WARMUP].until_step == AT + 2 * (ALARM - AT)
-    skipped = _standing(probes[SKIP]).skipped
-    assert skipped is not None
+    skipped = there(_standing(probes[SKIP]).skipped)
     first = BATCH * (ONSET - 5 - 1)
     assert (skipped[-1].begin, skipped[-1].end) == (first, BATCH * (ALARM + 4 * (ALARM - AT)))
-    others = _standing(probes[OTHERS]).skipped
-    assert others is not None
+    others = there(_standing(probes[OTHERS]).skipped)
     assert BATCH * AT == others[-1].begin < others[-1].end <= first, "what is skipped instead is not suspected"
     assert _standing(probes[LOWER]).lr == replace(LR, peak=1e-3 / 8)
     assert _standing(probes[WARMUP]).lr == replace(LR, anchor=AT, warmup=ALARM - AT)
@@ -283,8 +280,7 @@ def test_the_rung_of_a_longer_warmup_is_as_many_times_the_runs_own_and_none_wher
 
 
 def _standing(probe: Probe) -> TrainingSettings:
-    assert probe.overrides is not None
-    return probe.overrides.standing
+    return there(probe.overrides).standing
 
 
 def test_a_change_that_the_trainer_does_not_make_is_not_tried_and_the_reason_is_kept() -> None:
@@ -313,10 +309,7 @@ def test_a_window_that_begins_at_a_one_shot_change_repeats_it_in_every_probe() -
     elsewhere = replace(before, anchor=replace(before.anchor, global_step=AT - 10))
     apart = question(incident=replace(INCIDENT, overrides_before=elsewhere)).probes
     assert all((o := apart[name].overrides) is not None and not (o.once and o.once.reset_moments) for name in onces)
-    order = onces[ORDER]
-    assert order is not None
-    assert order.once is not None
-    assert order.once.seed == 8
+    assert there(there(onces[ORDER]).once).seed == 8
 
 
 def test_the_checkpoint_is_of_the_line_that_diverged_and_not_one_that_a_later_attempt_saved_under_its_name() -> None:

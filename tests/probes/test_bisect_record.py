@@ -40,6 +40,7 @@ from tests.support.bisect_questions import (
     result,
 )
 from tests.support.probe_trainers import ALARM, AT, TAG, readings
+from tests.support.there import there
 
 
 def changed(key: str, words: str, before: Any, after: Any) -> Changed:
@@ -101,9 +102,7 @@ def test_a_change_of_the_record_reaches_the_question_and_is_undone_first() -> No
     incident = replace(INCIDENT, attempt=2, onset_range=(60, 60), alarm_step=70)
     run = question_about(incident, history(weight_decay=20.0), SAVED, Thresholds(), Policy(margin_steps=1), MEANS)
     assert run.undoing == (UNDO,)
-    undone = run.probes[UNDO].overrides
-    assert undone is not None
-    assert undone.standing.weight_decay == 0.01
+    assert there(run.probes[UNDO].overrides).standing.weight_decay == 0.01
     assert [p.name for p in next_probes(run, {CONTROL: result(CONTROL, "diverged")}, room=2)] == [UNDO, SKIP]
 
 
@@ -161,8 +160,7 @@ def test_a_restart_sets_back_what_was_undone() -> None:
     question_ = asked(DECAY)
     results = {n: result(n, o) for n, o in ((CONTROL, "diverged"), (UNDO, "calm"), (SKIP, "diverged"))}
     found = seen_of(question_, results, running=False, refusal=None)
-    assert found.overrides is not None
-    assert found.overrides.standing.weight_decay == 0.01
+    assert there(found.overrides).standing.weight_decay == 0.01
     assert found.reason.startswith("weight decay (sure)")
 
 
@@ -187,14 +185,12 @@ def halved(spoilt: set[int], budget: int, **others: str) -> tuple[list[str], tup
     results |= {name: result(name, outcome) for name, outcome in (DATA | others).items()}
     names = list[str]()
     while len(names) < budget and (probes := next_probes(made, results, narrow=True)):
-        skipped = (probes[0].overrides.standing.skipped or ())[-1] if probes[0].overrides else None
-        assert skipped is not None
+        skipped = there((probes[0].overrides.standing.skipped or ())[-1] if probes[0].overrides else None)
         calm = spoilt <= set(range(skipped.begin, skipped.end))
         names.append(probes[0].name)
         results[names[-1]] = result(names[-1], "calm" if calm else "diverged")
     known, _ = bisect.smallest_range(made, results)
-    assert known is not None
-    return names, known
+    return names, there(known)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from tests.support.bisect_questions import (
     result,
 )
 from tests.support.probe_trainers import ALARM, AT, TAG
+from tests.support.there import there
 
 CAUSE = Rung(name="the cause", hypothesis="its bisect finds it", bisect=True)
 RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=True)
@@ -84,12 +85,10 @@ def test_the_restart_makes_the_change_that_healed(found: dict[str, str], cause: 
 
 def test_suspected_samples_are_skipped_from_the_checkpoint_on_and_fp32_goes_by_its_option() -> None:
     skip = made(seen({SKIP: "calm", OTHERS: "diverged"}))
-    assert skip.once is not None
-    assert skip.once.skip_samples == BATCH * (ALARM + 4 * (ALARM - AT)) - BATCH * AT
+    assert there(skip.once).skip_samples == BATCH * (ALARM + 4 * (ALARM - AT)) - BATCH * AT
     assert skip.standing.lr == LR
     precise = made(seen({**ILL, FP32: "calm"}))
-    assert precise.standing.free is not None
-    assert precise.standing.free.options == ("--precision=fp32",)
+    assert there(precise.standing.free).options == ("--precision=fp32",)
 
 
 @pytest.mark.parametrize("what", ["loss", "grad_norm", "adam_variance_l1", "param_norm"])
@@ -108,9 +107,7 @@ def test_the_restart_repeats_what_was_done_once_where_the_window_begins() -> Non
     )
     asked = question(incident=replace(INCIDENT, overrides_before=before))
     for name in (CONTROL, SKIP, LOWER):
-        again = asked.restarts[name].once
-        assert again is not None
-        assert again.reset_moments
+        assert there(asked.restarts[name].once).reset_moments
 
 
 @pytest.mark.parametrize(
@@ -128,8 +125,7 @@ def test_no_restart_follows_from_what_is_only_possible_and_the_next_rung_is_trie
     assert (told.over, told.overrides) == (True, None)
     assert says in told.reason
     plan = planned(told)
-    assert plan.skip is not None
-    assert says in plan.skip.reason
+    assert says in there(plan.skip).reason
 
 
 def test_it_is_over_once_nothing_runs_and_nothing_more_may_begin() -> None:
@@ -151,15 +147,13 @@ FOUND = seen({SKIP: "calm", OTHERS: "diverged"})
 
 
 def test_the_decision_is_the_bisects_from_its_own_checkpoint_under_the_incidents_own_name() -> None:
-    decision = planned(FOUND).decision
-    assert decision is not None
+    decision = there(planned(FOUND).decision)
     assert (decision.id, decision.rung, decision.target_tag, decision.target_step) == (
         *("incident-1-r1", "the cause", TAG, AT),
     )
     assert decision.hypothesis == FOUND.reason
     assert decision.overrides.rollback == "incident-1-r1"
-    assert decision.overrides.once is not None
-    assert decision.overrides.once.id == "incident-1-r1"
+    assert there(decision.overrides.once).id == "incident-1-r1"
     assert any("samples of the data skipped" in change for change in decision.changes)
 
 
@@ -173,8 +167,7 @@ def test_the_decision_is_the_bisects_from_its_own_checkpoint_under_the_incidents
 )
 def test_a_checkpoint_that_is_not_whole_any_more_is_no_target(checkpoints: tuple[Checkpoint, ...]) -> None:
     plan = planned(FOUND, checkpoints=checkpoints)
-    assert plan.skip is not None
-    assert "is not whole any more" in plan.skip.reason
+    assert "is not whole any more" in there(plan.skip).reason
 
 
 def test_a_checkpoint_that_was_not_read_yet_is_read_before_it_is_a_target() -> None:

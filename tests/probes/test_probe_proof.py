@@ -37,6 +37,7 @@ from tests.support.bisect_questions import (
     result,
 )
 from tests.support.probe_trainers import ALARM, AT, ONSET, TAG, fed, readings
+from tests.support.there import there
 
 DECAY = Changed(key="weight_decay", words="weight decay", before=0.01, after=20.0, attempt=2, resumed_from=AT)
 UNDO = "undo-weight-decay"
@@ -142,8 +143,7 @@ def test_where_one_reading_is_missing_another_confirms_it(
 def test_a_longer_warmup_counts_as_borne_only_at_the_peak_and_as_not_borne_before_it() -> None:
     made = ASKED.probes[WARMUP]
     assert made.overrides is not None
-    assert made.overrides.standing.lr is not None
-    slow = replace(made.overrides.standing.lr, warmup=10 * (made.until_step - AT))
+    slow = replace(there(made.overrides.standing.lr), warmup=10 * (made.until_step - AT))
     standing = replace(made.overrides.standing, lr=slow)
     probe = replace(made, overrides=replace(made.overrides, standing=standing))
     calm, ill = (Attempt(1, samples=honest(probe, ill_from)) for ill_from in (10**9, ONSET + 10))

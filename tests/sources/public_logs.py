@@ -58,8 +58,11 @@ class Form:
     last: str = ""  # what ends the log
     bits: bool = False  # losses in base 2
     suffix: str = ".log"
+    times: int = 1  # 1000 where a step is written as 3K
+    fields: Mapping[str, float] | None = None  # what else is read of each step; None: that is not asked
 
 
+_READ = ("lr", "grad_norm", "loss_scale", "step_time_s", "time_unix_s")
 _DATA = Path(__file__).parents[1] / "data" / "public_log_forms.txt"
 
 
@@ -74,7 +77,8 @@ def _forms() -> Iterator[Form]:
         told: dict[str, Any] = {name: "\n".join(part) for name, part in parts.items()}
         for name, _, value in (option.partition("=") for option in options.split()):
             told[name] = value if name in ("is_read", "suffix") else ast.literal_eval(value)
-        yield Form(kind, seen.strip(), **told)
+        read = {name: told.pop(name) for name in _READ if name in told}
+        yield Form(kind, seen.strip(), fields=read or None, **told)
 
 
 FORMS = tuple(_forms())
@@ -103,7 +107,7 @@ def drawn(form: Form) -> tuple[str, list[tuple[int, float]]]:
         text.append(_filled(form.line, values) + "\n")
         if k % 5 == 4 and form.fifth:
             text.append(_filled(form.fifth, values) + "\n")
-        truth.append((n + form.adds, loss * (math.log(2) if form.bits else 1)))
+        truth.append((form.times * n + form.adds, loss * (math.log(2) if form.bits else 1)))
     return "".join(text) + form.last, truth
 
 

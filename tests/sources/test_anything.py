@@ -25,22 +25,11 @@ from sentinel.vocabulary.numbers import to_json
 from tests.sources.readings import NAN, only, told, unpacked_here
 
 NAMES = (
-    "a",
-    "a.csv",
-    "a.csv.gz",
-    "a.jsonl",
-    "0001.jsonl",
-    "trainer_state.json",
-    "events.out.tfevents.1.a",
+    *("a", "a.csv", "a.csv.gz", "a.jsonl", "0001.jsonl", "trainer_state.json", "events.out.tfevents.1.a"),
     "a.parquet",
 )
 HEADS = (
-    b"",
-    b"step,loss\n",
-    b"\x1f\x8b\x08\0\0\0\0\0\0\xff",
-    b'{"loss": 1}\n',
-    b"PAR1",
-    b'{"log_history": [',
+    *(b"", b"step,loss\n", b"\x1f\x8b\x08\0\0\0\0\0\0\xff", b'{"loss": 1}\n', b"PAR1", b'{"log_history": ['),
     b"step\tloss\n1\t2\n",
 )
 FUZZER = Path(__file__).with_name("fuzz_tables.py")

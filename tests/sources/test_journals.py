@@ -27,6 +27,7 @@ from sentinel.vocabulary.sample import (
     encode,
 )
 from tests.sources.readings import column, only, told
+from tests.support.there import there
 
 FIRST = Sample(attempt=1, global_step=1, time_unix_s=0.0, loss=2.5)
 
@@ -175,8 +176,7 @@ def test_the_same_samples_and_the_same_unreadable_lines_as_decode(
             fits = all(-(2**63) <= value < 2**63 for value in (record.attempt, record.global_step))
             expected += [record] * fits
             unreadable += not fits
-    source = open_journal(path.parent)  # by its folder: a head full of damage would be taken for something else
-    assert source is not None
+    source = there(open_journal(path.parent))  # by its folder: a head full of damage would be taken for something else
     assert told(source) == [as_told(sample) for sample in expected]
     assert source.unreadable == unreadable
 
@@ -195,5 +195,4 @@ def test_samples_that_are_written_and_read_are_the_readings_of_them(
         assert chunk.measured.keys() == wanted.measured.keys()
         assert all(np.array_equal(chunk.columns[name], wanted.columns[name], equal_nan=True) for name in chunk.columns)
         assert all(np.array_equal(chunk.measured[name], wanted.measured[name]) for name in chunk.measured)
-        assert chunk.skipped is not None
-        assert np.array_equal(chunk.skipped, np.array(wanted.skipped))
+        assert np.array_equal(there(chunk.skipped), np.array(wanted.skipped))

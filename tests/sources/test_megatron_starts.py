@@ -93,11 +93,7 @@ def test_the_arguments_the_load_line_and_the_first_line_make_a_start(prefix: str
     lines = [*arguments(prefix=prefix), prefix + LOADED.format(40), step(41)]
     (start,) = starts(records_of("megatron", lines))
     assert (start.seed, start.total_steps, start.world_size, start.full_seqlen, start.seqlen) == (
-        42,
-        1000,
-        64,
-        2048,
-        2048,
+        *(42, 1000, 64, 2048, 2048),
     )
     assert (start.adam_beta1, start.adam_beta2, start.weight_decay, start.gradient_clipping) == (0.9, 0.95, 0.1, 1.0)
     assert (start.resumed_from, start.first_sample_index, start.precision) == (40, 320, "bf16")

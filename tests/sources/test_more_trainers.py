@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,128 +38,6 @@ def written(tmp_path: Path, text: str, name: str = "a.log") -> Path:
     return path
 
 
-FORMS: dict[str, tuple[str, Callable[[int], int], dict[str, float]]] = {
-    # of whom: the line, {i} the count and {loss} the loss; the update; other fields
-    "maxtext": (
-        ("I0317 10:00:13.6 1253 metric_logger.py:181] completed step: {before}, seconds: 5.667, TFLOP/s/device: 134.9,"
-        " Tokens/s/device: 8672.7, total_weights: 196608, loss: {loss}"),
-        lambda i: i,
-        {"step_time_s": 5.667},
-    ),
-    "maxtext with multi-token prediction": (
-        "completed step: {before}, seconds: 49.9, TFLOP/s/device: 56.0, main_model_loss: {loss}, mtp_loss: 1.2",
-        lambda i: i,
-        {"step_time_s": 49.9},
-    ),
-    "llama2.c": (
-        "{tens} | loss {loss} | lr 4.900000e-05 | 8060.78ms | mfu 0.21%",
-        lambda i: 10 * i,
-        {"lr": 4.9e-5, "step_time_s": 8.06078},
-    ),
-    "torchtune's bar": ("1|{i}|Loss: {loss}:   1%|#         | {i}/880 [00:01<10:00,  1.2it/s]", lambda i: i, {}),
-    "PaddleNLP": (
-        ("[2024-01-17 10:00:00,123] [    INFO] - loss: {loss}, learning_rate: 3e-06, global_step: {i},"
-        " interval_runtime: 5.3, interval_samples_per_second: 6.0, ppl: 5000.1, progress_or_epoch: 0.0001"),
-        lambda i: i,
-        {"lr": 3e-6, "time_unix_s": 1705485600.123},
-    ),
-    "InternEvo": (
-        ("2024-11-24 02:35:28,531 INFO pipeline.py:770 in record -- tflops=229.6 step={before} loss={loss} tgs=7.1"
-        " lr=9.8e-05 loss_scale=16384.0 grad_norm={{'0_default': 2.5, '1_fp32': 0.0}} num_consumed_tokens={tens}"
-        " loss_from_metric=2.2 loss/zh=2.2"),
-        lambda i: i,
-        {"lr": 9.8e-5, "loss_scale": 16384.0, "grad_norm": 2.5},
-    ),
-    "XTuner": (
-        ("2024/05/07 11:17:20 - mmengine - INFO - Iter(train) [  {tens}/2046]  lr: 3.0002e-05  eta: 1:41:54"
-        "  time: 3.0030  data_time: 0.0241  memory: 13995  loss: {loss}  grad_norm: 0.7"),
-        lambda i: 10 * i,
-        {"lr": 3.0002e-5, "step_time_s": 3.003, "grad_norm": 0.7},
-    ),
-    "XTuner V1": (
-        ("[XTuner][RANK 0][2025-08-29 09:17:51][INFO] Step {i}/100 data_time: 0.0578 lr: 0.000020 time: 4.9770"
-        " text_tokens: 4008.0 total_loss: 99.5 reduced_llm_loss: {loss} max_memory: 15.90 GB grad_norm: 13.9"),
-        lambda i: i,
-        {"lr": 2e-5, "step_time_s": 4.977, "grad_norm": 13.9},
-    ),
-    "XLNet": (
-        "I0704 22:15:42 1405 gpu.py:303] [{tens}] | gnorm 0.25 lr 0.000223 | loss {loss} | pplx 20.29, bpc 11.0",
-        lambda i: 10 * i,
-        {"lr": 0.000223, "grad_norm": 0.25},
-    ),
-    "gpt-2-simple": ("[{tens} | 123.45] loss={loss} avg=9.31", lambda i: 10 * i, {}),
-    "MindFormers": (
-        ("2024-05-06 10:00:00,123 - mindformers[callback.py:316] - INFO - {{ Epoch:[  1/  1], step:[ {i}/10000],"
-        " loss: {loss}, per_step_time: 1234ms, lr: 2.5e-08, overflow cond: False, loss_scale: 65536.0,"
-        " global_norm: [1.5], train_throughput_per_npu: 171.176T"),
-        lambda i: i,
-        {"lr": 2.5e-8, "step_time_s": 1.234, "loss_scale": 65536.0, "grad_norm": 1.5},
-    ),
-    "MindSpore": ("epoch: 1 step: {i}, loss is {loss}", lambda i: i, {}),
-    "DeepSpeed's pipeline": (
-        "steps: {tens} loss: {loss} iter time (s): 2.300 samples/sec: 13.9",
-        lambda i: 10 * i,
-        {"step_time_s": 2.3},
-    ),
-    "an LR for each group": ("step={tens}, lr=[2.2e-06, 0.0], loss={loss}", lambda i: 10 * i, {"lr": 2.2e-06}),
-    "NeuronX": (
-        "LOG Wed Nov  1 10:00:00 2023 - (0, {tens}) step_loss : {loss} learning_rate : 1.50e-05 grad_norm : 1.5",
-        lambda i: 10 * i,
-        {"lr": 1.5e-5, "grad_norm": 1.5},
-    ),
-    "detectron2": (
-        "[05/08 10:00:00 d2.utils.events]:  eta: 0:10:00  iter: {tens}  total_loss: {loss}  loss_cls: 1.1  lr: 0.00025",
-        lambda i: 10 * i,
-        {"lr": 0.00025},
-    ),
-    "OpenNMT": ("[2020-03-01 12:00:00,123 INFO] Step {tens}/100000; acc: 5.1; ppl: 8.1; xent: {loss}; lr: 0.1; 23 sec",
-                lambda i: 10 * i, {"lr": 0.1}),
-    "prime-rl": (
-        "10:00:00    INFO Step {i} | Time: 2.33s | Loss: {loss} | Grad. Norm: 0.5 | LR: 1.00e-05 | MFU: 30.1%",
-        lambda i: i,
-        {"lr": 1e-5, "step_time_s": 2.33, "grad_norm": 0.5},
-    ),
-    "pith-train": (
-        ("2026-03-31 22:03:19 | INFO | step 000000{i}/00000025 | step-time 25.491 sec | cross-entropy-loss {loss}"
-        " | load-balance-loss 0.003234 | learning-rate 1.0e-06 | gradient-norm 2.1494 | tokens-per-second 82,269"),
-        lambda i: i,
-        {"lr": 1e-6, "step_time_s": 25.491, "grad_norm": 2.1494},
-    ),
-    "levanter": (
-        ("2024-05-02T10:00:00 - 0 - tqdm_logging.py:145 - INFO :: Progress on:train {tens}it/10.0kit rate:1.3it/s"
-        " remaining:2:06:00 elapsed:01:17 postfix:loss={loss}"),
-        lambda i: 10 * i,
-        {},
-    ),
-    "MiniLLM, which counts micro-batches too": (
-        "train | epoch   0 | Iter:  {tens}/100000 | global iter:  {i}/ 12500 | loss: {loss} | lr: 5.0e-06 | time: 1.2",
-        lambda i: i,
-        {"lr": 5e-6},
-    ),
-    "a total beside it": ("step={i} total_loss=99.5 aux_loss=1.0 ce_loss={loss}", lambda i: i, {}),
-    "other losses before it": ("step={i} aux_loss=0.1 nll_loss=0.3 best_loss=0.4 loss={loss}", lambda i: i, {}),
-    "another norm": ("step {i} | param norm 300.1 | loss {loss} | grad norm 1.5", lambda i: i, {"grad_norm": 1.5}),
-    "thousands": ("Iteration: {i}K, Train loss: {loss}", lambda i: 1000 * i, {}),
-    "a tensor": ("epoch 0, step {i}, loss: tensor({loss}, device='cuda:0', grad_fn=<NllLoss>)", lambda i: i, {}),
-    "an array": ("step {i}, loss: Array({loss}, dtype=float32), lr 0.5", lambda i: i, {"lr": 0.5}),
-    "a tensor of one": ("step: {i} loss: tensor([{loss}], dtype=torch.bfloat16)", lambda i: i, {}),
-    "Composer's bar": ("Epoch 0:  1%|#   | {i}/9 [00:1<10:00, 1ba/s, loss/train/total={loss}]", lambda i: i, {}),
-    "a step as a float": ("step: {i}.0, loss: {loss}, step_size 2.5", lambda i: i, {}),
-    "brackets": ("[{i}/1000] Training loss: {loss} lr: 1e-4", lambda i: i, {"lr": 1e-4}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("of", FORMS)
-def test_a_step_and_a_loss_on_one_line_are_read_whoever_wrote_them(tmp_path: Path, of: str) -> None:
-    line, step, fields = FORMS[of]
-    lines = [line.format(i=i, before=i - 1, tens=10 * i, loss=loss(i)) for i in STEPS]
-    name, samples, _ = read(written(tmp_path, "\n".join(lines)))
-    assert name == "generic"
-    assert [(one["attempt"], one["step"], one["loss"]) for one in samples] == [(1, step(i), loss(i)) for i in STEPS]
-    assert {field: samples[3].get(field) for field in fields} == pytest.approx(fields)
-    assert ("grad_norm" in samples[0]) == ("grad_norm" in fields)
-
-
 @pytest.mark.parametrize(
     ("line", "of_validation"),
     [
@@ -191,24 +68,6 @@ def test_a_validations_loss_is_no_training_loss(tmp_path: Path, line: str, of_va
     assert [one["loss"] for one in samples] == [pytest.approx(loss(i) * in_nats) for i in STEPS]
     assert {one["attempt"] for one in samples} == {1}
     assert [one.loss for one in others if isinstance(one, Validation)] == [pytest.approx(5.5 * in_nats)]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Epoch(train) [{epoch}][{at}/4]  base_lr: 2.0e-03 lr: 5.9e-05  time: 0.8  data_time: 0.1  loss: {loss}",
-        "Epoch [{epoch}][{at}/4]\tlr: 0.00125, time: 0.595, loss_rpn_cls: 0.0989, loss: {loss}",
-        "[01:58:53.220553] Epoch: [{epoch}]  [ {before}/4]  lr: 0.000030  loss: {loss} (9.3119)  time: 4.5",
-        "{{ Epoch:[  {epoch}/  3], step:[ {at}/ 4], loss: {loss}, per_step_time: 1234ms",
-        "Epoch: {epoch}, Step: {before}, Rank: 0, loss = {loss}",
-        "Training Epoch: {epoch}/3, step {before}/4 completed (loss: {loss}): 1%|#  | {at}/4 [00:10<01:00,  1.0s/it]",
-        "Epoch {epoch}:  22%|##   | {at}/4 [00:17<01:02,  4.47s/it, loss={loss}, v_num=1]",
-    ],
-)
-def test_steps_that_begin_anew_in_each_epoch_are_counted_over_all(tmp_path: Path, line: str) -> None:
-    where = [{"epoch": 1 + (i - 1) // 4, "at": 1 + (i - 1) % 4, "before": (i - 1) % 4, "loss": loss(i)} for i in STEPS]
-    _, samples, _ = read(written(tmp_path, "\n".join(line.format(**one) for one in where)))
-    assert [(one["attempt"], one["step"], one["loss"]) for one in samples] == [(1, i, loss(i)) for i in STEPS]
 
 
 def test_steps_that_go_on_over_epochs_stay_what_they_are_and_a_restart_goes_back(tmp_path: Path) -> None:

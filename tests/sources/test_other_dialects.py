@@ -60,41 +60,10 @@ def test_a_dict_that_is_cut_does_not_swallow_the_line_after_it(tmp_path: Path) -
     assert [s.loss for s in samples(read_log(path, "huggingface"))] == [0.5, 0.75]
 
 
-def test_llama_factory_and_swift_name_their_steps_otherwise(tmp_path: Path) -> None:
-    lines = [json.dumps({"current_steps": 10 * i, "total_steps": 90, "loss": i / 8, "lr": 1e-5}) for i in range(1, 9)]
-    assert read(log(tmp_path, *lines), "step", "loss") == [(10 * i, i / 8) for i in range(1, 9)]
-    swift = {"grad_norm": 1.5, "learning_rate": 1e-5, "epoch": 0.1}
-    rows = [{"loss": i / 8, **swift, "global_step/max_steps": f"{5 * i}/90"} for i in range(1, 9)]
-    assert read(log(tmp_path, *map(json.dumps, rows)), "step", "loss") == [(5 * i, i / 8) for i in range(1, 9)]
-    assert read(log(tmp_path, *map(str, rows)), "step", "loss") == [(5 * i, i / 8) for i in range(1, 9)]
-
-
 def test_olmo_core_says_which_steps_it_skipped(tmp_path: Path) -> None:
     block = "[step={0}/9,epoch=1]\n    optim/step skipped={1}.0\n    train/CE loss={0}.5"
     rows = read(log(tmp_path, *(block.format(i, int(i == 2)) for i in range(1, 5))), "step", "skipped")
     assert rows == [(1, None), (2, True), (3, None), (4, None)]
-
-
-def test_nemos_own_loss_counts_and_not_the_progress_bars(tmp_path: Path) -> None:
-    bar = "Epoch 0: 1%|#| {1}/9 [00:10<01:00, 1.2it/s, loss=9.99, reduced_train_loss={1}.5, global_step={0}.0]"
-    assert read(log(tmp_path, *(bar.format(i, i + 1) for i in range(8))), "loss") == [i + 1.5 for i in range(8)]
-
-
-@pytest.mark.parametrize(
-    ("line", "known_as"),
-    [
-        ("INFO:root:step {0} loss {0}.5", "generic"),
-        ("tflops=180.1,loss={0}.5,lr=1e-05,step={0},tokens=10", "generic"),
-        ("2024/01/01 00:00:01 - INFO - Iter(train) [   {0}/1000]  lr: 1e-05  time: 1.2  loss: {0}.5", "generic"),
-        ("iter 7 step {0}: loss {0}.5, iter time: 334.45ms (optimizer.step)", "litgpt"),
-        ("| epoch 001:  {0} / 9 loss={0}.5, ppl=5, wps=1, num_updates={0}, lr=1e-05, gnorm=1.5", "fairseq"),
-    ],
-)
-def test_other_trainers_lines(tmp_path: Path, line: str, known_as: str) -> None:
-    path = log(tmp_path, *(line.format(i) for i in range(1, 9)))
-    in_nats = math.log(2) if known_as == "fairseq" else 1
-    assert read(path, "step", "loss") == [(i, pytest.approx((i + 0.5) * in_nats)) for i in range(1, 9)]
-    assert open_sources(path, {})[0].format == known_as
 
 
 def test_a_json_array_is_read_whole(tmp_path: Path) -> None:

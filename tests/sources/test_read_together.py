@@ -29,12 +29,7 @@ LOGS = {
 }
 FORMAT = {name: recorded(name).format for name in LOGS}
 TOGETHER = (
-    "megatron_lm_new",
-    "bigscience_tr1-13B_chronicles",
-    "gpt_neox",
-    "torchtitan",
-    "hf_trainer_dict",
-    "mlx_lora",
+    *("megatron_lm_new", "bigscience_tr1-13B_chronicles", "gpt_neox", "torchtitan", "hf_trainer_dict", "mlx_lora"),
 )
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 ODD = ["nan", "inf", "-inf", "-1.5", "0", "0.0", "0.000", "1e999", "1,234", "12,345.6", "7.", ".5", "5e-324", "9" * 16]
@@ -53,20 +48,11 @@ ODD += [
     "1.2%",
 ]
 OTHERS = [
-    "",
-    "{",
-    "}",
-    "| warning: 12 |",
-    "saving checkpoint at iteration 7",
-    "{'loss': 1.0, 'epoch'",
-    "\x1b[0m",
+    *("", "{", "}", "| warning: 12 |", "saving checkpoint at iteration 7", "{'loss': 1.0, 'epoch'", "\x1b[0m"),
     "a.......b",
 ]
 OTHERS += [
-    "  successfully saved checkpoint at iteration 7",
-    "[rank1]: loss is not visible on rank 3",
-    " step 12",
-    "eval",
+    *("  successfully saved checkpoint at iteration 7", "[rank1]: loss is not visible on rank 3", " step 12", "eval"),
 ]
 
 

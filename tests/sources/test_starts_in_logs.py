@@ -17,6 +17,7 @@ from sentinel.plan.observation import Checkpoint
 from sentinel.plan.starts.audit import Continued, StartAudit
 from sentinel.sources.log_file import read_log
 from tests.support.facts import facts_of, look_of
+from tests.support.there import there
 
 Values = Mapping[str, Callable[[int], float]]
 
@@ -72,7 +73,6 @@ def audited(path: Path, values: Values, *, every: int, over: int) -> StartAudit 
 def test_a_log_alone_tells_what_became_of_schedule_samples_scale_and_loss(
     tmp_path: Path, fault: str | None, values: Callable[[int], Values], over: int, every: int
 ) -> None:
-    found = audited(tmp_path / "log.txt", values(40 * every), every=every, over=over)
-    assert found is not None
+    found = there(audited(tmp_path / "log.txt", values(40 * every), every=every, over=over))
     assert found.fault == fault, found.reason
     assert found.verdict is (Continued.NO if fault else Continued.YES), found.reason

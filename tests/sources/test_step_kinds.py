@@ -141,10 +141,7 @@ def test_a_named_loss_of_a_bar_is_read_as_the_bar_shows_it_last(tmp_path: Path) 
 
 def test_the_settings_of_a_framework_for_both_kinds_of_training_are_no_sign(tmp_path: Path) -> None:
     settings = [
-        "kl_coef: 0.1 entropy_coef: 0.01",
-        "reward_weight: 1.0",
-        "rollout_len: 512",
-        "adv_norm: 1",
+        *("kl_coef: 0.1 entropy_coef: 0.01", "reward_weight: 1.0", "rollout_len: 512", "adv_norm: 1"),
         "clip_frac: 0.2",
     ]
     lines = [*settings, *(f"step {i} loss {loss(i)}" for i in STEPS)]
@@ -156,12 +153,9 @@ def test_the_settings_of_a_framework_for_both_kinds_of_training_are_no_sign(tmp_
     [
         *("rewards/chosen: 0.5 rewards/margins: 0.1 kl: 0.2", "kl: 0.3", "value: 3 policy: cosine"),
         *("chosen_reward=1.25 reject_reward=0.5 reward_margin=0.75 acc_mean=0.8", "entropy: 5.1", "reward: null"),
-        *(
-            "clip_grad: 1.0 clip=100 clip_coef: 1.0 grad_clipped: 0.5",
-            "padv: 3 response: 2",
-            "cross_entropy: 2.1 kl: 0.1",
-        ),
-        *("act_mem: 12.5 act_loss_scale: 1.0", "returned: 5 return code: 0", "reward_bench/score: 0.7"),
+        *("clip_grad: 1.0 clip=100 clip_coef: 1.0 grad_clipped: 0.5", "padv: 3 response: 2"),
+        *("cross_entropy: 2.1 kl: 0.1", "act_mem: 12.5 act_loss_scale: 1.0", "returned: 5 return code: 0"),
+        "reward_bench/score: 0.7",
     ],
 )
 def test_one_word_of_reinforcement_learning_and_the_rewards_of_preferences_are_no_sign_of_it(

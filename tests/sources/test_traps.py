@@ -13,6 +13,7 @@ from sentinel.sources.log_file import read_log
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
 from tests.sources.reading import SAMPLES, megatron, reader, recorded, records_of, samples, starts, steps, validations
+from tests.support.there import there
 
 
 def one(name: str, *lines: str) -> Sample:
@@ -35,8 +36,7 @@ def test_a_nan_loss_that_was_skipped_shows_in_the_grad_norm() -> None:
     line = megatron(5, None, skipped=1).replace("nan iterations:   0", "nan iterations:   1")
     sample = one("megatron", line)
     assert sample.skipped
-    assert sample.grad_norm is not None
-    assert math.isnan(sample.grad_norm)
+    assert math.isnan(there(sample.grad_norm))
 
 
 def test_deepspeeds_overflow_line_says_that_the_step_was_skipped() -> None:
@@ -147,11 +147,7 @@ def test_spacing_order_and_signs_vary(line: str) -> None:
     ("text", "value"),
     [
         *(
-            ("85.8G", 85.8e9),
-            ("11.5K", 11.5e3),
-            ("1,048,576", 1048576.0),
-            ("6.4E+00", 6.4),
-            ("2B", 2e9),
+            *(("85.8G", 85.8e9), ("11.5K", 11.5e3), ("1,048,576", 1048576.0), ("6.4E+00", 6.4), ("2B", 2e9)),
             ("1.2M", 1.2e6),
         ),
         *(("inf", math.inf), ("-Infinity", -math.inf), ("0.17%", 0.17), ("444.91ms", 444.91), ("7", 7.0), (".5", 0.5)),
@@ -182,15 +178,6 @@ def test_times_are_utc_unless_the_line_names_a_zone() -> None:
 def test_ranks_are_known_by_their_prefixes() -> None:
     heads = ["[default7]: ", "slurm_procid 3 : ", "rank0: ", "12: ", "[rank5]:", "[INFO|DP=1|PP=0|TP=0]: ", "INFO: "]
     assert [rank_of(head) for head in heads] == ["7", "3", "0", "12", "5", "DP=1|PP=0|TP=0", None]
-
-
-def test_progress_bars_and_dicts_share_a_line(tmp_path: Path) -> None:
-    bar = "\r".join(f" {n}%|###  | {n}/100 [00:{n:02d}<01:00, 1.0it/s]" for n in range(10))
-    text = "".join(f"{bar}\r{{'loss': {3 - n / 10}, 'learning_rate': 1e-05, 'epoch': {n / 10}}}\n" for n in range(1, 6))
-    (tmp_path / "a.log").write_text(text)
-    log = read_log(tmp_path / "a.log")
-    assert [s.loss for s in samples(log)] == [2.9, 2.8, 2.7, 2.6, 2.5]
-    assert (log.format, log.reader.unreadable) == ("huggingface", 0)
 
 
 def test_hugging_faces_end_is_the_runs_end() -> None:

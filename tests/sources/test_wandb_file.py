@@ -15,6 +15,7 @@ from sentinel.sources.opening import one_source, open_table
 from sentinel.sources.wandb_runs import open_wandb
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Validation
+from tests.support.there import there
 
 RECORDED = Path(__file__).parents[1] / "data" / "wandb_files"
 """400 steps, each logged as WRITER does below; run.log counts from 0, the trainer by twos from 2."""
@@ -113,9 +114,7 @@ def test_bytes_of_another_file_are_none_of_it(tmp_path: Path) -> None:
     other = tmp_path / "run-abc123.wandb"
     other.write_text("step,loss\n1,2.0\n")
     assert open_wandb(other, {}) is None
-    table = open_table(other, {})
-    assert table is not None
-    assert table.format == "csv"
+    assert there(open_table(other, {})).format == "csv"
 
 
 def test_a_folder_with_two_runs_is_not_guessed_at(recorded: Path) -> None:

@@ -16,6 +16,7 @@ from sentinel.plan.outcome import Memory
 from sentinel.plan.turn import decide
 from sentinel.vocabulary.errors import ConfigError
 from tests.sources.reading import megatron
+from tests.support.there import there
 
 
 def test_a_run_is_judged_by_its_log(tmp_path: Path) -> None:
@@ -32,9 +33,7 @@ def test_a_run_is_judged_by_its_log(tmp_path: Path) -> None:
     log.write_text("".join(megatron(s, 3.0 + 0.01 * (s % 7)) + "\n" for s in range(1, 301)))
     parts.observer.look(1000.0)
     look = parts.observer.look(1000.0)
-    latest = look.history.latest
-    assert latest is not None
-    assert latest.samples[-1].global_step == 300
+    assert there(look.history.latest).samples[-1].global_step == 300
     with log.open("a") as file:
         file.write("".join(megatron(s, None) + "\n" for s in range(301, 340)))
     parts.observer.look(1010.0)
@@ -84,8 +83,7 @@ def test_a_log_with_two_readings_is_not_judged_and_the_reason_is_paged(tmp_path:
 def test_a_name_in_the_configuration_decides_which_loss_is_judged(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(two_readings(range(1, 60)))
     config = watched(tmp_path, 'loss = "lm_loss"\n')
-    latest = assemble(config, config.policy, say=lambda _: None).observer.look(1000.0).history.latest
-    assert latest is not None
+    latest = there(assemble(config, config.policy, say=lambda _: None).observer.look(1000.0).history.latest)
     assert (latest.samples[0].loss, latest.samples[-1].loss) == (2.0, 9.0)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import LayerVariance, Record, RunFinished, RunStarted, Sample, encode
+from tests.support.there import there
 
 HOSTILE = "</script ></script><script>window.broken=1</script><img src=x onerror='window.broken=1'><!--"
 
@@ -111,5 +112,4 @@ def write_attempt(state: Path, number: int, records: Iterable[Record]) -> None:
 def document_in(html: str) -> dict[str, Any]:
     """What a page is told."""
     found = re.search(r'<script type="application/json" id="document">(.*?)</script>', html, re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
+    return json.loads(there(found)[1])

@@ -15,6 +15,7 @@ from sentinel.lab.tune.task import task_of
 from sentinel.lint import KnownSettings
 from sentinel.plan.choose.policy import Tuning
 from sentinel.vocabulary.errors import ConfigError
+from tests.support.there import there
 
 RUN = Path("/data/tr8")
 PROBE = RUN / "state" / "tune-slw" / "start8-T40"
@@ -97,8 +98,7 @@ def test_a_pacing_is_written_into_a_script_with_all_that_goes_with_it() -> None:
     options = ("--save={checkpoints}", "--load={checkpoints}")
     overrides = task.overrides_in_script(Pacing(64, 1200), baseline_of_script(script))
     made = script_of(script, FOLDERS, options, overrides, KnownSettings(scheduler="lr-scheduler"))
-    curriculum = read_text(made).facts.curriculum
-    assert curriculum is not None
+    curriculum = there(read_text(made).facts.curriculum)
     assert (curriculum.min_difficulty, curriculum.max_difficulty) == (64, 2048)
     assert "--train-tokens" in made, "SLW ends by tokens"
     assert f"--load {PROBE / 'checkpoints'}" in made
@@ -131,8 +131,7 @@ def test_the_search_comes_to_the_papers_answers(longest_calm: int) -> None:
         for probe in decision.probes:
             ill = probe.total_steps > longest_calm
             seen[probe] = ProbeSeen(fluctuated_at=5000) if ill else ProbeSeen(calm_through=space.horizon_steps)
-    assert decision.chosen is not None
-    assert 0.9 * longest_calm <= decision.chosen.total_steps <= longest_calm
+    assert 0.9 * longest_calm <= there(decision.chosen).total_steps <= longest_calm
     assert len(seen) <= 5
 
 

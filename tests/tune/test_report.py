@@ -20,6 +20,7 @@ from sentinel.plan.choose.policy import Tuning
 from sentinel.plan.incident.baseline import Baseline
 from sentinel.vocabulary.overrides import Anchor, TrainingSettings
 from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, curriculum_learning, data_efficiency
+from tests.support.there import there
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.schedules import Schedules
 
@@ -71,8 +72,6 @@ def test_what_deepspeed_is_told_is_read_back_as_the_same_schedule() -> None:
     learning = {"enabled": True, "curriculum_metrics": {"voc": voc}}
     sampling = {"enabled": True, "curriculum_learning": learning}
     told = {"data_efficiency": {"enabled": True, "data_sampling": sampling, "data_routing": routing}}
-    read = data_efficiency(json.loads(json.dumps(told)))
-    assert read is not None
-    assert read.random_ltd is not None
-    assert read.random_ltd.to_json() | {"layers": None} == tuned("random-ltd").to_json()
+    read = there(data_efficiency(json.loads(json.dumps(told))))
+    assert there(read.random_ltd).to_json() | {"layers": None} == tuned("random-ltd").to_json()
     assert read.metrics["voc"].difficulty == tuned("voc").metrics["voc"].difficulty

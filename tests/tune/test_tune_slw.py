@@ -17,6 +17,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.vocabulary.pacing import FixedLinear
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import until
+from tests.support.there import there
 from tests.tune.runs import SENTINEL, configuration, environment, trainer
 
 pytestmark = pytest.mark.full
@@ -60,8 +61,7 @@ def test_a_probe_ran_with_its_pacing_from_scratch_and_with_the_runs_own_seed(
         assert started.seqlen_schedule is not None
         assert f"T{started.seqlen_schedule['total_steps']}" in probe.name
         assert (started.resumed_from, started.seed) == (None, 0)
-        assert started.lr_schedule is not None
-        assert started.lr_schedule["decay_end"] == 400, "the horizon is not where the learning rate decays to"
+        assert there(started.lr_schedule)["decay_end"] == 400, "the horizon is not where the learning rate decays to"
 
 
 def test_a_fluctuation_stops_its_probe_and_a_calm_one_goes_to_the_horizon(
@@ -122,8 +122,7 @@ def test_vocabulary_raritys_start_and_duration_are_searched(tmp_path: Path) -> N
     assert told["chosen"]["voc"]["difficulty"]["total_steps"] == 80
     for steps in (80, 640):
         (started,) = starts(tmp_path / "state" / "tune-voc" / f"start10-T{steps}")
-        assert started.curriculum_schedule is not None
-        assert started.curriculum_schedule["voc"]["difficulty"]["total_steps"] == steps
+        assert there(started.curriculum_schedule)["voc"]["difficulty"]["total_steps"] == steps
 
 
 @pytest.mark.soak  # vocabulary rarity takes the same way
@@ -159,8 +158,7 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
 
     killed_when("start8-T40")
     (started,) = (r for r in Journals(state / "start8-T40").poll() if isinstance(r, RunStarted))
-    assert started.pid is not None
-    os.kill(started.pid, signal.SIGKILL)
+    os.kill(there(started.pid), signal.SIGKILL)
     killed_when("start8-T80")
     told = tuned(path)
     lives = {(probe["total_steps"], probe["life"]): probe["verdict"] for probe in told["probes"]}

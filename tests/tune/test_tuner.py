@@ -23,6 +23,7 @@ from sentinel.vocabulary.errors import ConfigError, PermanentError, SlurmUnavail
 from sentinel.vocabulary.overrides import decode_overrides
 from sentinel.vocabulary.sample import Record as Line
 from sentinel.vocabulary.sample import RunStarted, Sample, Validation, encode
+from tests.support.there import there
 
 TUNING = Tuning(starts=(8, 16), durations=(20, 40, 80), validate_every=5)
 FACTS = ScriptFacts(seq_length=64, lr_warmup_iters=10, train_iters=400, global_batch_size=4)
@@ -66,8 +67,7 @@ class _Launcher:
         self._trainers.alive.add(self._folder)
         if self._trainers.silent:
             return
-        schedule = decode_overrides((self._folder / "overrides.json").read_text()).standing.seqlen
-        assert schedule is not None
+        schedule = there(decode_overrides((self._folder / "overrides.json").read_text()).standing.seqlen)
         lines: list[Line] = [
             RunStarted(attempt=1, time_unix_s=0.0, **{"seqlen_schedule": schedule.to_json(), **self._trainers.says})
         ]

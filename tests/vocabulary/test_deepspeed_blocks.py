@@ -25,6 +25,7 @@ from sentinel.vocabulary.pacing.deepspeed import (
     curriculum_learning,
     data_efficiency,
 )
+from tests.support.there import there
 
 TUTORIAL = {
     "enabled": True,
@@ -107,8 +108,7 @@ def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 def efficiency(path: str = "", value: Any = None) -> DataEfficiency:
     """What is read of the whole block, or of one with a value changed, or left out where it is None."""
     found = data_efficiency({"data_efficiency": changed(EFFICIENCY, path, value) if path else EFFICIENCY})
-    assert found is not None
-    return found
+    return there(found)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ from sentinel.vocabulary.pacing.presets import (
 )
 from sentinel.vocabulary.pacing.seqlen import AdaptiveState
 from sentinel.vocabulary.pacing.slw_changes import warmup_tokens
+from tests.support.there import there
 
 STEP = st.integers(0, 3000)
 
@@ -234,8 +235,7 @@ def test_a_function_of_the_users_is_bounded_as_every_pacing_is(told: dict[str, i
 @given(RISING)
 def test_a_staircase_is_the_schedule_at_every_step(schedule: SeqlenSchedule) -> None:
     listed = staircase(schedule)
-    assert schedule.end_step is not None
-    for step in range(schedule.anchor_step + 1, min(schedule.end_step, schedule.anchor_step + 300) + 3):
+    for step in range(schedule.anchor_step + 1, min(there(schedule.end_step), schedule.anchor_step + 300) + 3):
         assert listed.seqlen(step) == schedule.seqlen(step)
 
 
@@ -310,10 +310,7 @@ def test_a_percentile_rises_to_all_of_the_samples(
 
 def test_batches_are_shortened_in_one_of_four_ways() -> None:
     assert [shortening(how) for how in ("truncate", "reshape", "truncate_keep", None)] == [
-        "truncate",
-        "reshape",
-        "truncate_keep",
-        None,
+        *("truncate", "reshape", "truncate_keep", None),
     ]
     with pytest.raises(ConfigError, match="one of truncate, reshape, truncate_keep, reshape_keep, not by 'cut'"):
         shortening("cut")
@@ -348,8 +345,7 @@ def one_by_one(track: Track, steps: int) -> list[int]:
     """Effective tokens after each of the steps, as the trainer adds them up, x layers."""
     samples, seen, found = 0, 0, [0]
     for step in range(1, steps + 1):
-        assert track.seqlen is not None
-        batch, length = track.batch.samples(samples), track.seqlen.seqlen(step)
+        batch, length = track.batch.samples(samples), there(track.seqlen).seqlen(step)
         rows = batch * (32 // length if track.shorten.startswith("reshape") else 1)
         kept = track.random_ltd.kept_tokens(step, length) if track.random_ltd else length
         seen += rows * sum(length if layer in (0, track.layers - 1) else kept for layer in range(track.layers))
@@ -395,8 +391,7 @@ def test_a_restarts_lr_is_never_above_the_planned_one_and_equals_it_after_the_wa
     assert restarted.lr(step=step) <= planned.lr(step=step)
     if step >= anchor + warmup + longer:
         assert restarted.lr(step=step) == planned.lr(step=step)
-    largest = restarted.largest(1, 500)
-    assert largest is not None
+    largest = there(restarted.largest(1, 500))
     assert largest[0] == restarted.lr(step=largest[1]) == max(restarted.lr(step=s) for s in range(1, 501))
 
 
