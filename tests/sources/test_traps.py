@@ -291,46 +291,26 @@ def test_torchtitans_validations_and_its_start() -> None:
     assert [(v.global_step, v.loss) for v in validations(records)] == [(21, 3.5)]
 
 
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        ("huggingface", ["{'loss': '2.5', 'grad_norm': '1.5', 'learning_rate': '5e-05', 'epoch': '0.1', 'step': '7'}"]),
-        ("huggingface", ["INFO - {'epoch': 0.1, 'step': 7, 'learning_rate': 5e-05, 'grad_norm': 1.5, 'loss': 2.5}"]),
-        ("torchtitan", ["[rank0]:\x1b[31mstep:  7  \x1b[32mloss:  2.5  \x1b[33mgrad_norm:  1.5  tps: 7,282\x1b[39m"]),
-        (
-            "olmo",
-            [
-                "[rank0]: 2024-08-06 INFO [step=7/9,epoch=0]",
-                "[rank0]:     train/CE loss=2.5",
-                "0:  optim/total grad norm=1.5",
-            ],
-        ),
-        (
-            "composer",
-            ["[epoch=1][batch=7/9]:", "0:  Train LanguageCrossEntropy: 2.5", " Train l2_norm/grad/global: 1.5"],
-        ),
-        (
-            "nemo",
-            ["Epoch 0: :   1%|▏| 7/1000 [00:30<1:00, reduced_train_loss=2.500, global_step=6.000, grad_norm=1.5]"],
-        ),
-        (
-            "nanotron",
-            ["[INFO|DP=0|PP=0|TP=0]: iteration: 7 / 1,000 | lm_loss: 2.5 | lr: 1e-05 | grad_norm: 1.50"],
-        ),
-        ("generic", ["step    7/19560 | loss 2.500000 (+nanz)| norm 1.5 (+nanz)| lr 7.00e-07 | 300.5 ms"]),
-        ("generic", ["[2024-04-06 02:59:36] INFO Step: 7, Train Loss = 2.5, Grad Norm = 1.5, LR = 3e-4"]),
-        ("jsonl", ['INFO {"iteration": 7, "lm loss": 2.5, "grad-norm": "1.5"}']),
-        (
-            "fairseq",
-            ["| INFO | train_inner | epoch 001:  7 / 9 loss=3.6067376, num_updates=7, lr=1e-5, gnorm=1.5"],
-        ),
-        (
-            "metaseq",
-            ['0: | train_inner | {"actv_norm": "0", "loss": "3.6067376", "num_updates": "7", "gnorm": "1.5"}'],
-        ),
-    ],
-)
-def test_variants_that_were_not_recorded(name: str, lines: list[str]) -> None:
-    sample = one(name, *lines)
+VARIANTS = r"""
+huggingface: {'loss': '2.5', 'grad_norm': '1.5', 'learning_rate': '5e-05', 'epoch': '0.1', 'step': '7'}
+huggingface: INFO - {'epoch': 0.1, 'step': 7, 'learning_rate': 5e-05, 'grad_norm': 1.5, 'loss': 2.5}
+torchtitan: [rank0]:␛[31mstep:  7  ␛[32mloss:  2.5  ␛[33mgrad_norm:  1.5  tps: 7,282␛[39m
+olmo: [rank0]: 2024-08-06 INFO [step=7/9,epoch=0]⏎[rank0]:     train/CE loss=2.5⏎0:  optim/total grad norm=1.5
+composer: [epoch=1][batch=7/9]:⏎0:  Train LanguageCrossEntropy: 2.5⏎ Train l2_norm/grad/global: 1.5
+nemo: Epoch 0: :   1%|▏| 7/1000 [00:30<1:00, reduced_train_loss=2.500, global_step=6.000, grad_norm=1.5]
+nanotron: [INFO|DP=0|PP=0|TP=0]: iteration: 7 / 1,000 | lm_loss: 2.5 | lr: 1e-05 | grad_norm: 1.50
+generic: step    7/19560 | loss 2.500000 (+nanz)| norm 1.5 (+nanz)| lr 7.00e-07 | 300.5 ms
+generic: [2024-04-06 02:59:36] INFO Step: 7, Train Loss = 2.5, Grad Norm = 1.5, LR = 3e-4
+jsonl: INFO {"iteration": 7, "lm loss": 2.5, "grad-norm": "1.5"}
+fairseq: | INFO | train_inner | epoch 001:  7 / 9 loss=3.6067376, num_updates=7, lr=1e-5, gnorm=1.5
+metaseq: 0: | train_inner | {"actv_norm": "0", "loss": "3.6067376", "num_updates": "7", "gnorm": "1.5"}
+"""
+"""Format and lines, with arrows for line breaks and ␛ for an escape."""
+
+
+@pytest.mark.parametrize("variant", VARIANTS.strip().split("\n"))
+def test_variants_that_were_not_recorded(variant: str) -> None:
+    name, _, text = variant.replace("␛", "\x1b").partition(": ")
+    sample = one(name, *text.split("⏎"))
     assert (sample.global_step if name != "huggingface" else 7, sample.grad_norm) == (7, 1.5)
     assert sample.loss == pytest.approx(2.5)

@@ -14,7 +14,6 @@ import pytest
 
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
-from sentinel.vocabulary.pacing import FixedLinear
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import until
 from tests.support.there import there
@@ -191,27 +190,3 @@ def test_several_probes_at_once_come_to_the_same_answer(tmp_path: Path) -> None:
     assert told["chosen"]["start"] == 8
     assert told["chosen"]["total_steps"] == 80
     assert "not needed" in {probe["verdict"] for probe in told["probes"]}
-
-
-def test_a_trainer_that_ends_by_itself_twice_is_for_a_person(tmp_path: Path) -> None:
-    path = configuration(tmp_path, trainer(tmp_path, "--data", "nowhere.txt"), {})
-    command = [*SENTINEL, "tune", "slw", "--run", str(path)]
-    ran = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=250, check=False)
-    assert ran.returncode == 4
-    assert "has ended twice by itself" in ran.stderr
-    assert "job.log" in ran.stderr
-
-
-def test_a_command_that_would_use_the_runs_own_checkpoints_is_refused_before_anything_is_started(
-    tmp_path: Path,
-) -> None:
-    words = ["python", "pretrain_gpt.py", "--seq-length", "128", "--lr-warmup-iters", "10", "--train-iters", "400"]
-    path = configuration(tmp_path, words, {})
-    schedule = FixedLinear(start=8, full=128, total_steps=40).to_json()
-    started = {"kind": "run_started", "attempt": 1, "time_unix_s": 1.0, "seqlen_schedule": schedule}
-    (tmp_path / "state" / "attempts").mkdir(parents=True)
-    (tmp_path / "state" / "attempts" / "0001.jsonl").write_text(json.dumps(started) + "\n")
-    command = [*SENTINEL, "tune", "slw", "--run", str(path)]
-    ran = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=200, check=False)
-    assert ran.returncode == 2
-    assert "does not name the checkpoints folder" in ran.stderr
