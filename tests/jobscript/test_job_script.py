@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript.directives import directive
+from sentinel.jobscript.syntax import parse
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused
 from tests.jobscript import hostile_scripts
 from tests.jobscript.shell_sandbox import SCRIPTS, Run, config, parses, run
@@ -93,6 +95,22 @@ def test_a_variable_changes_at_its_assignment_and_for_all_that_use_it() -> None:
         assert after.options == {**original(name).options, "save_interval": 100}
     after = run(rewrite(TEXTS["lists_in_variables"], [SetVariable(name="GLOBAL_BATCH", value="64")]).text)
     assert (after.options["global_batch_size"], config(after)["train_batch_size"]) == (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("lines", "read"),
+    [
+        ("#SBATCH --time 10:00:00              # HH:MM:SS", "10:00:00"),
+        ("#SBATCH -t 10:00:00", "10:00:00"),
+        ('#SBATCH --time="10:00:00"', "10:00:00"),
+        ("#SBATCH -t 1\n#SBATCH --time=2", "2"),
+        ("date\n#SBATCH -t 1", None),
+        ("#SBATCH -t", None),
+        ("#SBATCH -t 1\n#SBATCH hetjob\n#SBATCH -t 2", None),
+    ],
+)
+def test_a_directive_is_read_as_sbatch_reads_it(lines: str, read: str | None) -> None:
+    assert directive(parse(f"#!/bin/bash\n{lines}\npython x.py --lr 1\n"), "--time") == read
 
 
 @pytest.mark.parametrize(("text", "change", "line", "said"), REFUSED.values(), ids=REFUSED.keys())

@@ -59,6 +59,10 @@ def later(wanted: Wanted, run_: ScriptFacts = RUN) -> dict[str, Any]:
     return values(changes_at(megatron_changes(wanted, run_), "later"))
 
 
+def test_nothing_wanted_is_nothing_changed() -> None:
+    assert megatron_changes(Wanted(), RUN) == ()
+
+
 @pytest.mark.parametrize("name", ["lr-scheduler", "opt_param-scheduler", "opt-param-scheduler"])
 def test_a_lower_lr_overrides_the_checkpoint_once(name: Any) -> None:
     wanted, run_ = Wanted(peak_lr=3e-5), replace(RUN, lr_scheduler=name)

@@ -60,7 +60,7 @@ def test_infinite_ratios_are_left_out_and_counted_and_skipped_steps_left_out() -
     found = correlate(samples)
     row = found.rows[0]
     assert found.infinite_ratios == 1
-    assert (row.signal, row.n) == ("adam_variance_l1", 4)
+    assert (row.signal, row.n, row.method, row.lag) == ("adam_variance_l1", 4, "plain", 0)
     assert row.pearson_r == pytest.approx(
         stats.pearsonr([0.0, 2.0, 4.0, 5.0], [1.0, 1.2, 1.0, 1.4]).statistic, abs=1e-9
     )
