@@ -112,10 +112,12 @@ def _tried_before(facts: Facts, policy: Policy) -> tuple[str, ...]:
     """The rungs of the incidents before, where the last recovery did not hold: the onset lies within `hold_steps` of
     the step at which that incident was closed. Incidents since then that healed end nothing."""
     onset, since = facts.verdict.onset_range, tuple[str, ...]()
-    for before in reversed(facts.incidents if onset is not None else ()):
+    if onset is None:
+        return ()
+    for before in reversed(facts.incidents):
         if before.outcome == "healed":
             since = (*before.restarted_by, *since)
-        elif before.closed_step is None or onset is None or abs(onset[0] - before.closed_step) > policy.hold_steps:
+        elif before.closed_step is None or abs(onset[0] - before.closed_step) > policy.hold_steps:
             return ()
         else:
             return (*before.tried_before, *before.restarted_by, *since)
