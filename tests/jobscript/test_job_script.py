@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from sentinel.jobscript.directives import directive
 from sentinel.jobscript.syntax import parse
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused
 from tests.jobscript import hostile_scripts
-from tests.jobscript.shell_sandbox import SCRIPTS, Run, config, parses, run
+from tests.jobscript.shell_sandbox import SCRIPTS, Run, changed_lines, config, parses, run
 from tests.support.script_texts import LR, REFUSED, TAKEN, TEXTS
 
 WITH_JSON = [name for name in TEXTS if name != "one_command"]
@@ -64,6 +65,30 @@ def test_all_changes_together_hold_together(name: str) -> None:
     assert run(rewritten.text).options == {**original(name).options, **values}
 
 
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("change", [change for change, _, _ in OPTIONS], ids=repr)
+def test_every_line_that_is_not_reported_as_changed_stays(name: str, change: Change) -> None:
+    rewritten = rewrite(TEXTS[name], [change])
+    changed = changed_lines(TEXTS[name], rewritten.text)
+    left = [line for n, line in enumerate(TEXTS[name].splitlines(), 1) if n not in changed]
+    after = iter(rewritten.text.splitlines())
+    assert all(line in after for line in left)
+    assert bool(rewritten.diff) == bool(changed) == (rewritten.text != TEXTS[name])
+
+
+def test_the_diff_shows_one_line_for_one_option() -> None:
+    diff = rewrite(TEXTS["lists_in_variables"], [SetOption(flag="--lr", value="3e-5")]).diff
+    assert [line for line in diff.splitlines()[2:] if line[0] in "+-"] == ["-    --lr 6e-5 \\", "+    --lr 3e-5 \\"]
+
+
+def test_argparse_takes_the_last_of_two_so_the_last_is_changed() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float)
+    assert parser.parse_args(["--lr", "1", "--lr", "2"]).lr == 2
+    text = rewrite(TEXTS["one_command"], [SetOption(flag="--lr", value="3e-5")]).text
+    assert "--lr 1.5e-4 --lr 3e-5 \\" in text
+
+
 @pytest.mark.parametrize("name", WITH_JSON)
 @pytest.mark.parametrize(
     ("path", "value"),
@@ -98,6 +123,23 @@ def test_a_variable_changes_at_its_assignment_and_for_all_that_use_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("SAVE=300", "SAVE=7"),
+        ("SAVE=", "SAVE=7"),
+        ("export SAVE=300 # often", "export SAVE=7 # often"),
+        ("readonly SAVE='300'", "readonly SAVE='7'"),
+        ('declare -i SAVE="300"', 'declare -i SAVE="7"'),
+        ("SAVE=$((A*B))", "SAVE=7"),
+        ("SAVE=$(perl -e 'print 3*4')", "SAVE=7"),
+        ("SAVE=${OTHER:-300}", "SAVE=7"),
+    ],
+)
+def test_a_variable_is_found_however_it_is_set(line: str, becomes: str) -> None:
+    assert rewrite(f"{line}\necho $SAVE\n", [SetVariable(name="SAVE", value="7")]).text == f"{becomes}\necho $SAVE\n"
+
+
+@pytest.mark.parametrize(
     ("lines", "read"),
     [
         ("#SBATCH --time 10:00:00              # HH:MM:SS", "10:00:00"),
@@ -128,6 +170,32 @@ def test_what_is_certain_is_changed_and_nothing_else(text: str, change: Change, 
     assert text.count(old) == 1
     assert rewritten == text.replace(old, new)
     assert parses(rewritten)
+
+
+HOSTILE = [
+    "1; touch canary",
+    "$(touch canary)",
+    "`touch canary`",
+    "1\ntouch canary\n",
+    "1' ; touch canary; '",
+    '1" ; touch canary; "',
+    "1 && touch canary #",
+    "a[$(touch canary)]",
+    "> canary",
+    "| touch canary",
+    "--title x",
+    "",
+    "*",
+    "~",
+    "\\",
+    "\0",
+]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_hostile_value_is_refused_or_arrives_as_it_is_and_never_runs(name: str, value: str) -> None:
+    _hostile(name, value)
 
 
 @settings(max_examples=60, deadline=None)

@@ -22,14 +22,13 @@ from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident.incident import Incident, Rollback
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample, Validation
-from tests.judge.all_kept import AllKept, best_mean
-from tests.judge.restarts import recovery
+from tests.judge import all_kept
+from tests.judge.all_kept import AllKept
 from tests.support.decisions import DECISION
 from tests.support.facts import look_of
 from tests.support.lives import LAST, life, stories
 from tests.support.recovery_plans import incident
 from tests.support.recovery_plans import run as run_state
-from tests.support.there import there
 
 THRESHOLDS = Thresholds()
 
@@ -74,7 +73,8 @@ class Watched:
     @property
     def latest(self) -> int:
         """The newest attempt's number."""
-        return there(self.history.latest).number
+        assert self.history.latest is not None
+        return self.history.latest.number
 
 
 @given(stories(), st.randoms(use_true_random=False))
@@ -113,7 +113,8 @@ def test_an_ancestor_counts_up_to_the_earliest_step_that_was_gone_back_to_since(
     watched = Watched()
     third = [RunStarted(attempt=3, time_unix_s=0.0, parent_attempt=2, resumed_from=30), *life(3, 31, 20)[1:]]
     watched.tell([*life(1, 1, 90), *life(2, 51, 40, parent=1), *third])
-    lineage = list(watched.history.lineage(there(watched.history.latest)))
+    assert watched.history.latest is not None
+    lineage = list(watched.history.lineage(watched.history.latest))
     assert lineage == watched.all.lineage(3)
     assert {s.attempt for s in lineage if s.global_step <= 30} == {1}
     assert {s.attempt for s in lineage if s.global_step > 30} == {3}
@@ -194,15 +195,18 @@ def look(watched: Watched, *, finished: bool) -> Observation:
 
 def asked(watched: Watched, rollback: Rollback, ill: Incident, danger: Danger, *, finished: bool) -> tuple[Any, Any]:
     """What is said of the restart, and what is said where all is kept."""
-    latest = there(watched.history.latest)
-    early = there(ill.onset_range)[0]
+    latest = watched.history.latest
+    assert latest is not None
+    assert latest.started is not None
+    assert ill.onset_range is not None
+    early = ill.onset_range[0]
     of_all = watched.all
-    expected = recovery(
+    expected = all_kept.recovery(
         [s for s in of_all.lineage(ill.attempt) if s.global_step < early],
         [s for s in of_all.lineage(latest.number) if s.global_step > rollback.target_step],
         watched.following.series,
         danger,
-        full_seqlen=there(latest.started).full_seqlen,
+        full_seqlen=latest.started.full_seqlen,
         finished=finished,
         validated_before=[v for v in of_all.validations(ill.attempt) if v.global_step < early],
         validated=[v for v in of_all.validations(latest.number) if v.global_step > rollback.target_step],
@@ -289,4 +293,4 @@ def test_the_best_mean_is_the_same_taken_one_by_one(losses: list[float], full_se
     best = BestMean(WINDOW, full_seqlen)
     for sample in told:
         best.push(sample)
-    assert best.value == best_mean(told, full_seqlen=full_seqlen)
+    assert best.value == all_kept.best_mean(told, full_seqlen=full_seqlen)

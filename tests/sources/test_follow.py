@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.sources.followed_log import FollowedLog
-from sentinel.vocabulary.sample import Record
+from sentinel.vocabulary.sample import Record, Sample
 from tests.sources.reading import megatron, samples, starts, steps
 
 
@@ -119,6 +119,14 @@ def test_a_size_that_is_behind_for_once_is_not_believed(path: Path, monkeypatch:
     assert steps(records + drained(followed)) == [(1, s) for s in range(1, 21)]
 
 
+def test_a_log_that_was_cut_behind_its_first_lines_is_read_again(path: Path) -> None:
+    path.write_text(lines(*range(1, 20)))
+    followed = FollowedLog(path)
+    records = drained(followed)
+    path.write_text(lines(1, 2, 3, loss=3.0))
+    assert steps(records + drained(followed))[-3:] == [(2, 1), (2, 2), (2, 3)]
+
+
 def test_a_restart_in_a_log_that_was_begun_anew_is_a_new_attempt(path: Path) -> None:
     path.write_text(lines(*range(1, 20)))
     followed = FollowedLog(path)
@@ -183,6 +191,15 @@ def test_a_dead_rank_does_not_hold_the_run_back(tmp_path: Path) -> None:
     assert [s.global_step for s in samples(followed.poll())] == list(range(136, 200))
 
 
+def test_begun_anew_it_gives_the_same_records(path: Path) -> None:
+    path.write_text(lines(*range(1, 50)) + "a warning\n" + lines(*range(30, 60)))
+    live = FollowedLog(path)
+    records = drained(live)
+    append(path, lines(60, 61))
+    records += [r for r in drained(live)]  # noqa: C416 - the stamped ones
+    assert steps(records) == steps(drained(FollowedLog(path)))
+
+
 def test_live_samples_without_a_clock_get_the_time_of_their_reading(path: Path) -> None:
     path.write_text(lines(1, 2))
     followed = FollowedLog(path, now=lambda: 5000.0)
@@ -225,3 +242,8 @@ def test_a_step_whose_rank_comes_after_it_was_given_is_not_given_twice(path: Pat
     records = drained(followed)
     append(path, step.format(2, 6.6) + step.format(3, 6.0))
     assert steps(records + drained(followed)) == [(1, 1), (1, 2), (1, 3)]
+
+
+def test_what_is_held_is_a_sample_of_the_vocabulary(path: Path) -> None:
+    path.write_text(lines(1))
+    assert all(isinstance(r, Sample) or r.attempt == 1 for r in drained(FollowedLog(path, format_name="megatron")))

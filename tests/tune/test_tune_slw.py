@@ -14,9 +14,9 @@ import pytest
 
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
+from sentinel.vocabulary.pacing import FixedLinear
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import until
-from tests.support.there import there
 from tests.tune.runs import SENTINEL, configuration, environment, trainer
 
 pytestmark = pytest.mark.full
@@ -60,7 +60,8 @@ def test_a_probe_ran_with_its_pacing_from_scratch_and_with_the_runs_own_seed(
         assert started.seqlen_schedule is not None
         assert f"T{started.seqlen_schedule['total_steps']}" in probe.name
         assert (started.resumed_from, started.seed) == (None, 0)
-        assert there(started.lr_schedule)["decay_end"] == 400, "the horizon is not where the learning rate decays to"
+        assert started.lr_schedule is not None
+        assert started.lr_schedule["decay_end"] == 400, "the horizon is not where the learning rate decays to"
 
 
 def test_a_fluctuation_stops_its_probe_and_a_calm_one_goes_to_the_horizon(
@@ -121,7 +122,8 @@ def test_vocabulary_raritys_start_and_duration_are_searched(tmp_path: Path) -> N
     assert told["chosen"]["voc"]["difficulty"]["total_steps"] == 80
     for steps in (80, 640):
         (started,) = starts(tmp_path / "state" / "tune-voc" / f"start10-T{steps}")
-        assert there(started.curriculum_schedule)["voc"]["difficulty"]["total_steps"] == steps
+        assert started.curriculum_schedule is not None
+        assert started.curriculum_schedule["voc"]["difficulty"]["total_steps"] == steps
 
 
 @pytest.mark.soak  # vocabulary rarity takes the same way
@@ -157,7 +159,8 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
 
     killed_when("start8-T40")
     (started,) = (r for r in Journals(state / "start8-T40").poll() if isinstance(r, RunStarted))
-    os.kill(there(started.pid), signal.SIGKILL)
+    assert started.pid is not None
+    os.kill(started.pid, signal.SIGKILL)
     killed_when("start8-T80")
     told = tuned(path)
     lives = {(probe["total_steps"], probe["life"]): probe["verdict"] for probe in told["probes"]}
@@ -190,3 +193,27 @@ def test_several_probes_at_once_come_to_the_same_answer(tmp_path: Path) -> None:
     assert told["chosen"]["start"] == 8
     assert told["chosen"]["total_steps"] == 80
     assert "not needed" in {probe["verdict"] for probe in told["probes"]}
+
+
+def test_a_trainer_that_ends_by_itself_twice_is_for_a_person(tmp_path: Path) -> None:
+    path = configuration(tmp_path, trainer(tmp_path, "--data", "nowhere.txt"), {})
+    command = [*SENTINEL, "tune", "slw", "--run", str(path)]
+    ran = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=250, check=False)
+    assert ran.returncode == 4
+    assert "has ended twice by itself" in ran.stderr
+    assert "job.log" in ran.stderr
+
+
+def test_a_command_that_would_use_the_runs_own_checkpoints_is_refused_before_anything_is_started(
+    tmp_path: Path,
+) -> None:
+    words = ["python", "pretrain_gpt.py", "--seq-length", "128", "--lr-warmup-iters", "10", "--train-iters", "400"]
+    path = configuration(tmp_path, words, {})
+    schedule = FixedLinear(start=8, full=128, total_steps=40).to_json()
+    started = {"kind": "run_started", "attempt": 1, "time_unix_s": 1.0, "seqlen_schedule": schedule}
+    (tmp_path / "state" / "attempts").mkdir(parents=True)
+    (tmp_path / "state" / "attempts" / "0001.jsonl").write_text(json.dumps(started) + "\n")
+    command = [*SENTINEL, "tune", "slw", "--run", str(path)]
+    ran = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=200, check=False)
+    assert ran.returncode == 2
+    assert "does not name the checkpoints folder" in ran.stderr
