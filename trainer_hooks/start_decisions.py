@@ -115,6 +115,8 @@ class StartDecisions:
         if any(key in self._left for key in _OF_ADAM):
             AdamSettings.of(engine).impose(engine, self._standing)
         self._take("lr", *adam)
+        if self._left.get("weight_decay") == 0:  # what groups have that take none
+            del self._left["weight_decay"]
         if "adam_beta2" in adam and self._take("reset_moments")["reset_moments"] and self.step:
             reset_all_moments(engine, self.made, self.step)
         own = _schedule_of(scheduler, warmup_steps, total_steps)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.training_settings import TrainingSettings
 from tests.hooks.adam_matrix import CHANGES, FIRST, SECOND
 from tests.hooks.torchrun import lines_of
 from tests.tiers import full
+from trainer_hooks.integrations.huggingface_applied import refuse
 from trainer_hooks.sample.adam_settings import AdamSettings, keys_of_groups
 
 pytestmark = pytest.mark.full
@@ -82,6 +84,18 @@ def test_a_weight_decay_is_refused_where_none_of_several_groups_has_one() -> Non
     with pytest.raises(OverridesError, match="no parameter group has a weight decay"):
         AdamSettings.of(several).impose(several, TrainingSettings(weight_decay=0.1))
     assert "weight_decay" not in keys_of_groups(several.optimizer.param_groups)
+
+
+def test_a_weight_decay_of_0_is_no_change_of_groups_that_have_none() -> None:
+    """A rollback writes all settings, also those that it does not change."""
+    standing = {decay: TrainingSettings(adam_beta2=0.95, weight_decay=decay) for decay in (0.0, 0.1)}
+    overrides = {
+        decay: Overrides(incident="incident-1", rollback="incident-1-r1", anchor=Anchor(global_step=4), standing=each)
+        for decay, each in standing.items()
+    }
+    refuse(overrides[0.0], None, ("adam_beta2",), {})
+    with pytest.raises(OverridesError, match=r"weight_decay\) can't be applied to this Trainer: none has one"):
+        refuse(overrides[0.1], None, ("adam_beta2",), {"weight_decay": "none has one"})
 
 
 def test_groups_that_are_decayed_differently_or_not_at_all_are_told_apart() -> None:

@@ -40,47 +40,67 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def looks(calls: Path, word: str = "--user") -> int:
-    """Queries for all jobs of the user; or others that have this word in them."""
-    return sum(word in line for line in calls.read_text().splitlines())
+def looks(calls: Path) -> int:
+    """Queries for all jobs of the user."""
+    return sum("--user" in line for line in calls.read_text().splitlines())
 
 
-def test_the_jobs_of_a_dozen_runs_and_those_that_a_dozen_name_are_two_queries_and_not_two_dozen(
-    cluster: Cluster, counted: Path, tmp_path: Path
-) -> None:
-    """The latter are another account's jobs, which the runs' journals name: the account's own queue does not show
-    them."""
-    folder, jobs = Folder(tmp_path), dict[str, str]()
-    for name in (f"{of}{number}" for of in ("own", "named") for number in range(RUNS)):
-        is_own = name.startswith("own")
+def test_a_dozen_runs_are_one_query_and_not_a_dozen(cluster: Cluster, counted: Path, tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    names = [f"r{number}" for number in range(RUNS)]
+    jobs = {}
+    for name in names:
         folder.run(name, launcher="slurm", pace_s=0.3)
         path = config_path(name, tmp_path / "runs")
-        launcher = f'job_name = "{name}"\nworking_directory = "{tmp_path}"\n' if is_own else ""
-        launcher += f"query_interval_s = {ASKED_EVERY_S}\n"
+        launcher = f'job_name = "{name}"\nworking_directory = "{tmp_path}"\nquery_interval_s = {ASKED_EVERY_S}\n'
         path.write_text(path.read_text().replace("[watch]", f"{launcher}[watch]"))
-        whose, cwd = (f"--job-name={name}", tmp_path) if is_own else ("--uid=65534", Path("/"))
-        jobs[name] = cluster.slurm("sbatch", "--parsable", "--hold", whose, "--wrap=sleep 300", cwd=cwd)
         folder.trained(name)
-        if not is_own:
-            started = RunStarted(attempt=1, time_unix_s=time.time(), job_id=jobs[name])
-            samples = folder.journal(name).read_text()
-            folder.journal(name).write_text(encode(started) + "\n" + samples)
-    until(lambda: len(cluster.jobs("%i")) == 2 * RUNS)
+        held = ("sbatch", "--parsable", "--hold", f"--job-name={name}", "--wrap=sleep 300")
+        jobs[name] = cluster.slurm(*held, cwd=tmp_path)
+    until(lambda: len(cluster.jobs("%i")) == RUNS)
     began_s = time.monotonic()
     with folder.watch("--all") as watch:
-        watch.shows(*(verdict(name, "pending") for name in jobs))
-        since_s, turns = time.monotonic(), turns_of(watch.page())
-        own, named = looks(counted), looks(counted, "--jobs=")
-        until(lambda: turns_of(watch.page()) >= turns + 20 * len(jobs))
-        own, named = looks(counted) - own, looks(counted, "--jobs=") - named
-        recorded = looks(counted, "--json")  # what each was submitted as
+        watch.shows(*(verdict(name, "pending") for name in names))
+        since_s, before, turns = time.monotonic(), looks(counted), turns_of(watch.page())
+        until(lambda: turns_of(watch.page()) >= turns + 20 * RUNS)
+        asked = looks(counted) - before
+        recorded = sum("--json" in line for line in counted.read_text().splitlines())  # what each was submitted as
         now_s = time.monotonic()
-        assert 1 <= own <= 1 + (now_s - since_s) / ASKED_EVERY_S  # as often as one run alone asks
-        assert 1 <= named <= 1 + 2 * (now_s - since_s) / ASKED_EVERY_S  # some are asked along early
+        assert 1 <= asked <= 1 + (now_s - since_s) / ASKED_EVERY_S  # as often as one run alone asks
         assert recorded <= 2 + (now_s - began_s) / HELD_S
-        cluster.slurm("scancel", jobs["own3"], jobs["named3"])
-        watch.shows(verdict("own3", "down"), verdict("own4", "pending"))
-        watch.shows(verdict("named3", "down"), verdict("named4", "pending"))
+        cluster.slurm("scancel", jobs["r3"])
+        watch.shows(verdict("r3", "down"), verdict("r4", "pending"))
+        watch.hear(signal.SIGTERM)
+        assert watch.ends() == 0
+
+
+def test_the_jobs_that_twenty_runs_name_are_one_query_and_not_twenty(
+    cluster: Cluster, counted: Path, tmp_path: Path
+) -> None:
+    """Another account's jobs, which the runs' journals name: the account's own queue does not show them."""
+    folder, jobs = Folder(tmp_path), dict[str, str]()
+    for name in (f"r{number}" for number in range(20)):
+        folder.run(name, launcher="slurm", pace_s=0.3)
+        path = config_path(name, tmp_path / "runs")
+        path.write_text(path.read_text().replace("[watch]", f"query_interval_s = {ASKED_EVERY_S}\n[watch]"))
+        held = ("sbatch", "--parsable", "--hold", "--uid=65534", "--wrap=sleep 300")
+        jobs[name] = cluster.slurm(*held, cwd=Path("/"))
+        folder.trained(name)
+        samples = folder.journal(name).read_text()
+        started = RunStarted(attempt=1, time_unix_s=time.time(), job_id=jobs[name])
+        folder.journal(name).write_text(encode(started) + "\n" + samples)
+
+    def queries() -> int:
+        return sum("--jobs=" in line for line in counted.read_text().splitlines())
+
+    with folder.watch("--all") as watch:
+        watch.shows(*(verdict(name, "pending") for name in jobs))
+        since_s, before, turns = time.monotonic(), queries(), turns_of(watch.page())
+        until(lambda: turns_of(watch.page()) >= turns + 20 * len(jobs))
+        asked = queries() - before
+        assert 1 <= asked <= 1 + 2 * (time.monotonic() - since_s) / ASKED_EVERY_S  # some are asked along early
+        cluster.slurm("scancel", jobs["r3"])
+        watch.shows(verdict("r3", "down"), verdict("r4", "pending"))
         watch.hear(signal.SIGTERM)
         assert watch.ends() == 0
 

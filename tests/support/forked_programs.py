@@ -215,7 +215,8 @@ def _run(start: Mapping[str, Any], modules: Path) -> None:
         os.dup2(os.open(file, os.O_WRONLY | os.O_APPEND), number)
     os.chdir(start["cwd"])
     sys.argv = [program, *start["words"]]
-    sys.path.insert(0, str(Path(program).resolve().parent) if program.endswith(".py") else start["cwd"])
+    own = str(Path(program).resolve().parent) if program.endswith(".py") else start["cwd"]
+    sys.path[:0] = [own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     try:
         if program.endswith(".py"):
             runpy.run_path(program, run_name="__main__")

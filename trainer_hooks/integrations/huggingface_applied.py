@@ -262,6 +262,6 @@ def what_applies(engine: Any, why: Mapping[str, str | None]) -> tuple[str, ...]:
 
 def refuse(overrides: Overrides, once: Once | None, applies: tuple[str, ...], why: Mapping[str, str | None]) -> None:
     """OverridesError for the first change that this training can't apply: one that is silently ignored costs weeks."""
-    for key in wanted(overrides, once):
-        if key not in applies:
+    for key, value in wanted(overrides, once).items():
+        if key not in applies and not (key == "weight_decay" and value == 0):  # what groups have that take none
             raise cannot_be_applied(key, "this Trainer", why.get(key))
